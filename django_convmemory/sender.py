@@ -46,6 +46,12 @@ YIELD_DELAY = 0.005
 MOST_WAITING = 1000
 
 
+# Held while libraries are imported, and while the process forks. Otherwise a child could wait for ever for the lock of
+# an import that a thread of its parent had begun.
+_loading = threading.RLock()
+os.register_at_fork(before=_loading.acquire, after_in_parent=_loading.release, after_in_child=_loading.release)
+
+
 class Hint(NamedTuple):
     """A task to send: its name, its arguments, and its options for ``apply_async``."""
 
@@ -86,6 +92,8 @@ class Sender:
         # The app whose libraries are loaded.
         self._loaded: Celery | None = None
         self._broken_until = -math.inf
+        # When the broker took a hint last.
+        self._taken_at = -math.inf
 
     @property
     def broken(self) -> bool:
@@ -104,8 +112,8 @@ class Sender:
         with self._changed:
             if self.broken or len(self._waiting) >= MOST_WAITING or not self._running():
                 return False
-            if wait:
-                self._waiting.appendleft(queued)
+            if wait:  # before those that nobody waits for
+                self._waiting.insert(sum(waiting.awaited for waiting in self._waiting), queued)
             else:
                 self._waiting.append(queued)
             self._changed.notify_all()
@@ -114,9 +122,13 @@ class Sender:
         if not queued.done.wait(LONGEST_SEND):
             with self._changed:
                 late = not queued.done.is_set()
-                if late:
+                # With many callers, each may wait for too long although the broker takes one hint after the other.
+                stuck = late and time.monotonic() - self._taken_at >= LONGEST_SEND
+                if stuck:
                     self._fail()
-            if late:
+                elif queued in self._waiting:
+                    self._waiting.remove(queued)
+            if stuck:
                 _log(TimeoutError(f"it did not take a task within {LONGEST_SEND} s"))
         return queued.sent
 
@@ -145,7 +157,7 @@ class Sender:
     def _load(self, app: Celery) -> None:
         """Import what sending needs. On a busy machine this takes longer than the broker may take for a hint."""
         if self._loaded is not app:
-            with contextlib.suppress(Exception):  # Sending fails with the same error.
+            with contextlib.suppress(Exception), _loading:  # Sending fails with the same error.
                 BrokerConnection(app).load()
             self._loaded = app
 
@@ -181,6 +193,8 @@ class Sender:
             with self._changed:
                 queued.sent = error is None
                 queued.done.set()
+                if error is None:
+                    self._taken_at = time.monotonic()
                 if self._thread is me:
                     self._sending = None
                     if error is not None:

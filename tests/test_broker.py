@@ -300,6 +300,50 @@ def test_who_waits_in_vain_is_told_so(
     assert broker.tried == [1, 4]
 
 
+def test_many_who_wait_for_a_healthy_broker_do_not_open_the_breaker(
+    own: Sender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django_convmemory.sender.LONGEST_SEND", 0.3)
+    monkeypatch.setattr(BrokerConnection, "send", lambda line, hint: time.sleep(0.05))
+    sent: list[bool] = []
+    waiting = [threading.Thread(target=lambda: sent.append(own.send(hint_of(1), APP, wait=True))) for _ in range(20)]
+    for thread in waiting:
+        thread.start()
+    for thread in waiting:
+        thread.join()
+
+    assert len(sent) == 20
+    assert True in sent
+    assert False in sent
+    assert not own.broken
+
+
+FORKING = """
+import os, threading, time
+from celery import Celery
+from django_convmemory import sender
+
+loading = threading.Event()
+
+def load(connection):
+    loading.set()
+    time.sleep(0.5)
+
+sender.BrokerConnection.load = load
+threading.Thread(target=sender.Sender()._load, args=[Celery("a")]).start()
+loading.wait()
+child = os.fork()
+if not child:
+    os._exit(0 if sender._loading.acquire(timeout=0.1) else 1)
+print(os.waitpid(child, 0)[1])
+"""
+
+
+@pytest.mark.slow
+def test_a_child_does_not_get_the_locks_of_an_import_that_its_parent_has_begun() -> None:
+    assert processes.output_of([sys.executable, "-W", "ignore", "-c", FORKING]) == "0\n"
+
+
 def test_a_process_that_is_out_of_threads_appends_all_the_same(own: Sender, monkeypatch: pytest.MonkeyPatch) -> None:
     def start(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")

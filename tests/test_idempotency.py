@@ -74,6 +74,22 @@ def test_a_key_stays_used_after_one_of_its_messages_was_removed(store: Store, cu
     assert not chat.append(*batch, idempotency_key="another").replayed
 
 
+def test_a_redaction_deletes_the_hash_of_a_key_whose_other_messages_were_removed(store: Store) -> None:
+    memory = build(MarkerModel(), 10**6, store=store)
+    chat = memory.session("s")
+    chat.append(QUESTION, ChatMessage.ai("In the old mill."), idempotency_key="k")
+    chat.pop()
+
+    chat.redact(1)
+
+    if isinstance(store, InMemoryStore):
+        session = store.session(memory.resolve("s"))
+        assert session is not None
+        assert [used.content for used in session.keys.values()] == [""]
+    else:
+        assert models.UsedKey.objects.get().content == ""
+
+
 def test_a_view_whose_keys_are_positions_loses_no_reply_in_silence(store: Store) -> None:
     chat = build(MarkerModel(), 10**6, store=store).session("s")
 

@@ -660,7 +660,7 @@ class InMemoryStore:
         row = session.rows[position - 1]
         row.message, row.redacted = row.message.emptied(), True
         for key_hash, used in session.keys.items():
-            if used.gone_at is None and used.first_position <= position <= used.last_position:
+            if used.first_position <= position <= used.last_position:
                 session.keys[key_hash] = dataclasses.replace(used, content="")
         for version in session.versions.values():
             if version.value.last_position >= position:

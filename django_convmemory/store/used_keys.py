@@ -69,5 +69,6 @@ def mark_gone(using: str, session_id: int, after: int) -> None:
 
 def forget_content(using: str, session_id: int, position: int) -> None:
     """Delete the HMAC of which the message at ``position`` is a part, because the message is redacted."""
-    keys = models.UsedKey.objects.using(using).filter(session_id=session_id, gone_at__isnull=True)
+    # Of a key whose other messages were removed, too.
+    keys = models.UsedKey.objects.using(using).filter(session_id=session_id)
     keys.filter(first_position__lte=position, first_position__gt=position - F("size")).update(content="")

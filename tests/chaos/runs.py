@@ -19,6 +19,7 @@ from django.db.models import F
 
 from django_convmemory import clock, exceptions, models, tasks
 from django_convmemory.memory import memories
+from django_convmemory.operations.folding import PATIENCE
 from django_convmemory.rules.breaker import Reason
 from django_convmemory.rules.values import AttemptOutcome
 from django_convmemory.sender import sender
@@ -147,6 +148,8 @@ class Run:
             if self.skips_time:
                 models.Session.objects.unleased().exclude(next_attempt_at=None).update(next_attempt_at=None)
                 self.end_pauses(Reason.OUTAGE, Reason.RATE_LIMIT)
+                waited = clock.Clock(-PATIENCE)
+                models.Session.objects.due().exclude(due_since__lte=waited).update(due_since=waited)
             for memory in memories.all():
                 list(tasks.send_due(memory, limit=1000, queued_for=0.5 if self.skips_time else tasks.QUEUED_FOR))
         except exceptions.BrokerUnavailable:

@@ -92,3 +92,15 @@ def test_any_conversation_comes_back_as_it_was(talks: list[list[ChatMessage]], d
     assert list(rows) == before
     assert call("convmemory_export") == text
     assert list(integrity.check(models.Session.objects.all())) == []
+
+
+@pytest.mark.django_db
+def test_a_session_that_was_cleared_is_imported_with_its_keys(tmp_path: pathlib.Path) -> None:
+    chat = memories["default"].session("a")
+    receipt = chat.append(ChatMessage.human("hello"), idempotency_key="k")
+    call("convmemory_export", "--output", tmp_path / "file")
+    chat.clear()
+
+    call("convmemory_import", tmp_path / "file")
+
+    assert chat.append(ChatMessage.human("hello"), idempotency_key="k") == receipt._replace(replayed=True)

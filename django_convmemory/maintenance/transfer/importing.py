@@ -154,7 +154,10 @@ class Importer:
         if redacted:
             messages = models.Message.objects.using(self.using).filter(session_id=pk)
             messages.filter(position__in=redacted).update(redacted_at=clock.Clock())
-        models.UsedKey.objects.using(self.using).bulk_create(
+        used_keys = models.UsedKey.objects.using(self.using)
+        # A session that was cleared before its import still has the keys. Their messages are back.
+        used_keys.filter(session_id=pk, key_hash__in=[key.key_hash for key in record.used_keys]).delete()
+        used_keys.bulk_create(
             [
                 models.UsedKey(
                     session_id=pk,
