@@ -1033,8 +1033,7 @@ WHERE ("convmemory_message"."session_id" = %s
 -- redact (28 of 36)
 UPDATE "convmemory_usedkey"
 SET "content" = %s
-WHERE ("convmemory_usedkey"."gone_at" IS NULL
-    AND "convmemory_usedkey"."session_id" = %s
+WHERE ("convmemory_usedkey"."session_id" = %s
     AND "convmemory_usedkey"."first_position" > (%s - "convmemory_usedkey"."size")
     AND "convmemory_usedkey"."first_position" <= %s);
 
