@@ -207,7 +207,7 @@ def _check_misconfigured(using: str) -> Iterator[checks.CheckMessage]:
                 f"memories[{memory.alias!r}] is paused, because its chat model is misconfigured: the key or the "
                 "model's name is wrong, or the quota is used up. Until you correct this, no session of this alias is "
                 "folded.",
-                hint=f"Correct the key or the name, or raise the quota. The last error was: {memory.breaker.error} "
+                hint=f"Correct the key or the name, or raise the quota. The last error was: {memory.pause.error} "
                 "One session is tried again about every minute. If it succeeds, the pause ends.",
                 id="convmemory.W005",
             )

@@ -22,6 +22,7 @@ from django_convmemory.contrib import responses_items
 from django_convmemory.maintenance import integrity
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.handles import ConversationMemory, SessionHandle
+from django_convmemory.rules.pause import Pause
 from django_convmemory.rules.segments import Segment
 from django_convmemory.rules.strategies import (
     Buffer,
@@ -157,8 +158,8 @@ class BothStores(RuleBasedStateMachine):
         results, first_id = [], IDS.made
         for memory in (self.memory, self.measured):
             IDS.made = first_id
-            # A pause has a random length, and ends by the clock: see test_breaker.
-            memory.store.close_breaker(memory.alias)
+            # A pause has a random length, and ends by the clock: see test_pause.
+            memory.store.change_pause(memory.alias, Pause.answered)
             try:
                 results.append(operation(*(self.named(memory, key) for key in keys) if keys else (memory,)))
             except exceptions.ConvMemoryError as error:
@@ -469,7 +470,7 @@ def run(share: float) -> None:
     # A retry waits for a random time. Here it is the longest one, so that both stores wait equally long. And memories
     # that fold nothing are due for indexing soon.
     with (
-        mock.patch("django_convmemory.fold.run.random.uniform", lambda shortest, longest: longest),
+        mock.patch("django_convmemory.rules.pause.random.uniform", lambda shortest, longest: longest),
         mock.patch("django_convmemory.operations.folding.MAX_UNINDEXED", 4),
         mock.patch("django_convmemory.rules.counters.new_ids", IDS),
     ):

@@ -31,11 +31,12 @@ def compact(modeladmin: admin.ModelAdmin[Any], request: HttpRequest, queryset: A
     asked, refused, waiting = [], 0, 0
     sessions = list(queryset[:MAX_SESSIONS])
     found = pauses(models.Session.objects.using(queryset.db), {session.alias for session in sessions})
-    untried = {pause.state.alias for pause in found}
-    held_up = {pause.state.alias for pause in found if not pause.stands_in}
+    paused = {pause.state.alias: pause for pause in found}
+    untried = set(paused)
     for session in sessions:
         despite_pause = session.alias in untried
-        if session.alias in held_up and not despite_pause:
+        pause = paused.get(session.alias)
+        if pause is not None and not despite_pause and not pause.stands_in_for(session):
             waiting += 1
         elif session.alias in memories and memories[session.alias].session(session).request_compaction(
             despite_pause=despite_pause

@@ -24,7 +24,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_convmemory import clock, models
 from django_convmemory.admin import charts
-from django_convmemory.admin.pauses import Pause
+from django_convmemory.admin.pauses import PauseNotice
 from django_convmemory.admin.waiting import Status
 from django_convmemory.memory import memories
 from django_convmemory.rules.values import AttemptOutcome
@@ -134,7 +134,7 @@ class Overview:
         rows = models.Session.objects.using(self.using).filter(condition).with_clock().select_related("owner")
         return sorted(rows, key=lambda session: (session.due_since, session.pk))
 
-    def why(self, pauses: Iterable[Pause]) -> list[Status]:
+    def why(self, pauses: Iterable[PauseNotice]) -> list[Status]:
         """Why each of them waits."""
         by_alias = {pause.state.alias: pause for pause in pauses}
         return [Status(session, by_alias.get(session.alias)) for session in self.waiting]

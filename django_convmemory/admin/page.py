@@ -18,7 +18,7 @@ from django.utils.translation import gettext_lazy
 from django_convmemory import models
 from django_convmemory.admin import charts, timeline
 from django_convmemory.admin.finding import PhraseSearch
-from django_convmemory.admin.pauses import Pause
+from django_convmemory.admin.pauses import PauseNotice
 from django_convmemory.admin.waiting import Status
 from django_convmemory.context.assembly import Context, Part
 from django_convmemory.maintenance import explain
@@ -60,7 +60,7 @@ class SessionPage:
     session: models.Session
     before: int | None = None
     version: int | None = None
-    pause: Pause | None = None
+    pause: PauseNotice | None = None
     asked: int | None = None
     phrase: str = ""
 

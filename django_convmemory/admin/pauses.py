@@ -1,4 +1,4 @@
-"""What the staff sees of the breakers: which aliases are paused, since when, and why."""
+"""What the staff sees of pauses: which aliases are paused, since when, and why."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from collections.abc import Iterable
 
 from django.utils.functional import cached_property
 
-from django_convmemory import clock, models
+from django_convmemory import models
 from django_convmemory.memory import memories
-from django_convmemory.rules.breaker import Breaker
 
 # The largest number of waiting sessions that is counted.
 MAX_WAITING = 1000
 
 
 @dataclasses.dataclass
-class Pause:
-    """A pause of an alias.
+class PauseNotice:
+    """What a page says of an alias's pause.
 
     - ``state`` is the row, with its ``now``. ``sessions`` are those that the user may see.
     - The template says what the other attributes mean.
@@ -31,24 +30,22 @@ class Pause:
     @property
     def next_call(self) -> dt.datetime | None:
         """When the model is called next, or None if the next task or sweep calls it."""
-        until: dt.datetime | None = self.state.until
-        return until if until is not None and until > self._now else None
+        return self.state.paused_until if self.state.pause.paused else None
 
     @property
     def seconds_left(self) -> int:
-        return math.ceil((self.next_call - self._now).total_seconds()) if self.next_call else 0
+        return math.ceil((self.next_call - self.state.pause.now).total_seconds()) if self.next_call else 0
 
     @property
     def stands_in(self) -> bool:
-        """Whether the model has been silent for so long that the fallback folds what is due."""
+        """Whether the model has been silent for so long that the fallback folds what has waited as long."""
         memory = memories[self.state.alias]
-        state = Breaker(self._now, since=self.state.since, until=self.state.until, reason=self.state.reason)
-        return memory.fallback is not None and state.silent_for(memory.options.fallback_after)
+        return memory.fallback is not None and self.state.pause.silent_for(memory.options.fallback_after)
 
-    @property
-    def half_open(self) -> bool:
-        """Whether one session may try the model now."""
-        return self.next_call is None
+    def stands_in_for(self, session: models.Session) -> bool:
+        """Whether the fallback may fold ``session``."""
+        waited_since = self.state.pause.now - dt.timedelta(seconds=memories[session.alias].options.fallback_after)
+        return self.stands_in and session.due_since is not None and session.due_since <= waited_since
 
     @cached_property
     def _counted(self) -> int:
@@ -64,23 +61,18 @@ class Pause:
     def waiting_is_more(self) -> bool:
         return self._counted > MAX_WAITING
 
-    @property
-    def _now(self) -> dt.datetime:
-        now: dt.datetime = self.state.now  # type: ignore[attr-defined]
-        return now
 
-
-def pauses(sessions: models.SessionQuerySet, aliases: Iterable[str]) -> list[Pause]:
+def pauses(sessions: models.SessionQuerySet, aliases: Iterable[str]) -> list[PauseNotice]:
     """Return the pauses of those of ``aliases`` that make summaries, by alias.
 
     It takes one statement, and one for each pause whose sessions are counted.
     """
     summarizing = [alias for alias in aliases if alias in memories and memories[alias].summarizes]
     states = models.AliasState.objects.using(sessions.db).paused().filter(alias__in=summarizing)
-    return [Pause(state, sessions) for state in states.annotate(now=clock.Clock()).order_by("alias")]
+    return [PauseNotice(state, sessions) for state in states.with_clock().order_by("alias")]
 
 
-def wavering(using: str, aliases: Iterable[str]) -> list[models.AliasState]:
+def failing_aliases(using: str, aliases: Iterable[str]) -> list[models.AliasState]:
     """Return the states of those of ``aliases`` whose last calls failed and that are not paused for it yet."""
     states = models.AliasState.objects.using(using)
     failed = states.filter(alias__in=list(aliases), failures__gt=0)

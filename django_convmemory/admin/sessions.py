@@ -30,7 +30,7 @@ from django_convmemory import models
 from django_convmemory.admin import bulk, finding, lists
 from django_convmemory.admin.overview import Overview
 from django_convmemory.admin.page import SessionPage
-from django_convmemory.admin.pauses import Pause, pauses, wavering
+from django_convmemory.admin.pauses import PauseNotice, failing_aliases, pauses
 from django_convmemory.admin.text_search import TextSearch
 from django_convmemory.admin.waiting import Status
 from django_convmemory.admin.work import REDACT, WORK, Work
@@ -279,7 +279,7 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             overview=overview,
             pauses=alias_pauses,
             waiting=overview.why(alias_pauses),
-            wavering=wavering(overview.using, overview.aliases),
+            failing_aliases=failing_aliases(overview.using, overview.aliases),
             all_aliases=list(memories),
             may_retry=self.has_change_permission(request),
         )
@@ -356,12 +356,12 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         parameters["before"] = str(finding.page_of(session, position))
         return HttpResponseRedirect(f"?{parameters.urlencode()}#m{position}")
 
-    def _pauses(self, request: HttpRequest, aliases: Iterable[str]) -> list[Pause]:
+    def _pauses(self, request: HttpRequest, aliases: Iterable[str]) -> list[PauseNotice]:
         """Return the pauses of ``aliases``, with the sessions that the user may see."""
         sessions: Any = self.get_queryset(request)
         return pauses(sessions, aliases)
 
-    def _pauses_of(self, request: HttpRequest, session: models.Session) -> list[Pause]:
+    def _pauses_of(self, request: HttpRequest, session: models.Session) -> list[PauseNotice]:
         """Return the pause of the session's alias, if there is one. Otherwise no statement is needed."""
         return self._pauses(request, [session.alias]) if session.pause else []  # type: ignore[attr-defined]
 

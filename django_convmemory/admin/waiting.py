@@ -11,7 +11,7 @@ from django.utils import formats, timezone
 from django.utils.functional import cached_property
 
 from django_convmemory import models
-from django_convmemory.admin.pauses import Pause
+from django_convmemory.admin.pauses import PauseNotice
 from django_convmemory.memory import memories
 from django_convmemory.operations.handles import ConversationMemory
 
@@ -56,7 +56,7 @@ class Status:
     """
 
     session: models.Session
-    pause: Pause | None = None
+    pause: PauseNotice | None = None
     seen: int | None = None
     asked: int | None = None
 
@@ -107,6 +107,11 @@ class Status:
         """When a session of the paused alias, this one or another, tries the model. None: the next task or sweep."""
         at = self.pause.next_call if self.pause else None
         return None if at is None else moment(at, self.now)
+
+    @property
+    def stands_in(self) -> bool:
+        """Whether the fallback folds the session although its memory is paused."""
+        return self.pause is not None and self.pause.stands_in_for(self.session)
 
     @property
     def sent(self) -> str:

@@ -34,10 +34,10 @@ def _compact(row: models.Session) -> str | None:
     memory = memories[row.alias]
     if row.due_since is None and not row.is_over(memory.threshold):
         return _("Nothing is due in this session, so no worker was asked.")
-    state = memory.breaker
+    holds = memory.pause.holds
     if not memory.request_compaction(row, despite_pause=True):
         return None
-    if state.open or state.paused:
+    if holds:
         return _(
             "The memory is paused. A worker was asked to compact the session all the same. If the model answers it, "
             "the pause ends."

@@ -16,7 +16,7 @@ from django.db.models import Count, Max, Min, Q, Sum
 from django_convmemory import models
 from django_convmemory.clock import Clock
 from django_convmemory.memory import memories
-from django_convmemory.rules.breaker import Breaker, Reason
+from django_convmemory.rules.pause import Reason
 from django_convmemory.store.orm import ORMStore
 
 
@@ -98,10 +98,9 @@ def _age(since: object, now: object) -> float:
 
 
 def _pauses(using: str, aliases: list[str]) -> dict[str, str]:
-    names = ("failures", "last_session", "since", "until", "reason", "error")
-    rows = models.AliasState.objects.using(using).filter(alias__in=aliases).values_list("alias", Clock(), *names)
-    states = {alias: Breaker(*values) for alias, *values in rows}
-    return {alias: str(state.reason) for alias, state in states.items() if state.open or state.paused}
+    return dict(
+        models.AliasState.objects.using(using).paused().filter(alias__in=aliases).values_list("alias", "reason")
+    )
 
 
 def recent_calls(using: str | None = None, *, seconds: float = 3600.0) -> list[Calls]:

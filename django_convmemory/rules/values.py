@@ -221,25 +221,6 @@ class NewVersion:
         )
 
 
-# All times are in seconds. The wait before an attempt doubles each time; the real wait is half of it on average.
-FIRST_WAIT, LONGEST_WAIT = 8.0, 3600.0
-# The real waits before the attempts of a claim are added to its lease: see wait_after_lease.
-_LAST_DOUBLING = 9
-
-
-def backoff(attempts: int) -> float:
-    """Return the longest wait after so many attempts."""
-    return min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(attempts, _LAST_DOUBLING))
-
-
-def wait_after_lease(attempts: int) -> float:
-    """Return how long a session waits after the end of the lease if the process that makes this attempt is killed.
-
-    A process that is killed the first time is no sign that the session kills it.
-    """
-    return 0.0 if attempts <= 1 else backoff(attempts)
-
-
 class AttemptOutcome(enum.StrEnum):
     """The outcome of one model call."""
 

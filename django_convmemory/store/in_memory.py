@@ -20,7 +20,6 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from django_convmemory import exceptions
 from django_convmemory.messages import ChatMessage, frozen_json
 from django_convmemory.rules import creations, exchanges, indexable, segments, used_keys, values
-from django_convmemory.rules.breaker import KNOWN_FOR, OPEN, Breaker, Reason
 from django_convmemory.rules.counters import (
     Batch,
     Counters,
@@ -35,6 +34,7 @@ from django_convmemory.rules.counters import (
 from django_convmemory.rules.creations import Creation
 from django_convmemory.rules.exchanges import Placed, Turn
 from django_convmemory.rules.indexable import Extent, Indexable, IndexRead, Unindexed
+from django_convmemory.rules.pause import Pause, wait_after_lease
 from django_convmemory.rules.segments import Segment
 from django_convmemory.rules.strategies import Threshold, View
 from django_convmemory.rules.values import (
@@ -210,17 +210,8 @@ class Session:
 
 @dataclasses.dataclass(slots=True)
 class AliasState:
-    failures: int = 0
-    last_session: int | None = None
-    since: float | None = None
-    until: float | None = None
-    reason: str = ""
-    error: str = ""
+    pause: Pause
     threshold: Threshold | None = None
-
-    @property
-    def is_open(self) -> bool:
-        return self.reason in OPEN
 
 
 # The store.
@@ -299,7 +290,7 @@ class InMemoryStore:
 
     def _alias(self, alias: str) -> AliasState:
         """Return the state of an alias, which can be changed."""
-        return self._aliases.setdefault(alias, AliasState())
+        return self._aliases.setdefault(alias, AliasState(Pause(moment(self._clock()))))
 
     def owner_id(self, owner: Any) -> Any:
         owner_id = getattr(owner, "pk", None)
@@ -700,7 +691,14 @@ class InMemoryStore:
 
     @_locked
     def claim(
-        self, session_id: int, threshold: Threshold, *, lease: float, prompt_hash: str, force: bool
+        self,
+        session_id: int,
+        threshold: Threshold,
+        *,
+        lease: float,
+        prompt_hash: str,
+        force: bool,
+        due_for: float = 0.0,
     ) -> Claim | str:
         session = self._sessions.get(session_id)
         now = self._clock()
@@ -708,13 +706,14 @@ class InMemoryStore:
             return "not_due"
         if session.is_leased(now):
             return "busy"
-        if session.next_attempt_at is not None and session.next_attempt_at > now and not force:
+        waits = session.next_attempt_at is not None and session.next_attempt_at > now and not force
+        if waits or (due_for and (session.due_since is None or session.due_since > now - due_for)):
             return "waiting"
         session.lease_token = uuid.uuid4().hex
         session.lease_expires_at = now + lease
         session.due_since = now if session.due_since is None else session.due_since
         session.attempts += 1
-        session.next_attempt_at = session.lease_expires_at + values.wait_after_lease(session.attempts)
+        session.next_attempt_at = session.lease_expires_at + wait_after_lease(session.attempts)
         session.revision += 1
         claim = values.claimed(session, session.summary, now - session.due_since)
         first = claim.counters.covered_position + 1
@@ -900,8 +899,8 @@ class InMemoryStore:
         """Whether the session was queued between these times, and has met no pause since that has ended."""
         if session.queued_at is None or not after < session.queued_at <= through:
             return False
-        until = self._alias(session.session_name.alias).until
-        met_pause = until is not None and session.queued_at < until <= self._clock()
+        until = self._alias(session.session_name.alias).pause.paused_until
+        met_pause = until is not None and session.queued_at < until.timestamp() <= self._clock()
         return not met_pause and session.queued_at >= (session.due_since or 0.0)
 
     def _free(self, alias: str, now: float, *, unindexed: int | None = None) -> Iterator[Session]:
@@ -956,22 +955,17 @@ class InMemoryStore:
         return min(limit, sum(self._in_queue(session, now - within, now - after) for session in free))
 
     @_locked
-    def breaker(self, alias: str) -> Breaker:
-        row = self._alias(alias)
-        since, until = (None if time is None else moment(time) for time in (row.since, row.until))
-        return Breaker(moment(self._clock()), row.failures, row.last_session, since, until, row.reason, row.error)
+    def pause_of(self, alias: str) -> Pause:
+        return self._alias(alias).pause._replace(now=moment(self._clock()))
 
     @_locked
-    def count_failure(self, alias: str, session_id: int, error: str, *, seconds: float = 0.0) -> int:
-        row = self._alias(alias)
-        if row.is_open or (row.last_session != session_id and not self._has_folded_another(alias, session_id, seconds)):
-            row.failures += 1
-            row.last_session, row.error = session_id, error
-            row.since = self._clock() if row.since is None else row.since
-        return row.failures
+    def change_pause(self, alias: str, change: Callable[[Pause], Pause]) -> tuple[Pause, Pause]:
+        before = self.pause_of(alias)
+        self._alias(alias).pause = after = change(before)
+        return before, after
 
-    def _has_folded_another(self, alias: str, session_id: int, seconds: float) -> bool:
-        """Whether the alias's own model has folded another session since this one last failed, or for ``seconds``."""
+    @_locked
+    def has_folded_another(self, alias: str, session_id: int, seconds: float) -> bool:
         since = moment(self._clock() - seconds)
         newest = next((attempt for attempt in reversed(self.attempts) if attempt.session_id == session_id), None)
         if newest is not None and newest.record.outcome == AttemptOutcome.UNAVAILABLE:
@@ -989,46 +983,6 @@ class InMemoryStore:
         session = self._sessions.get(attempt.session_id)
         version = session.versions.get(attempt.record.version or 0) if session else None
         return version is not None and version.stand_in
-
-    @_locked
-    def open_breaker(self, alias: str, reason: Reason, error: str, *, seconds: float) -> None:
-        row = self._alias(alias)
-        # Of two calls at a time, only one may have been told how long to wait.
-        longer = row.until is not None and row.until >= self._clock() + seconds
-        if reason == Reason.RATE_LIMIT and (row.is_open or longer):
-            return
-        # The outage begins now, also if it follows a wrong configuration.
-        begins = not row.is_open or (row.reason == Reason.MISCONFIGURED and row.reason != reason)
-        if reason != Reason.RATE_LIMIT and begins:
-            row.since = self._clock()
-        row.until, row.reason, row.error = self._clock() + seconds, reason, error
-
-    @_locked
-    def probe(self, alias: str, *, seconds: float) -> bool:
-        row, now = self._alias(alias), self._clock()
-        ended = row.is_open and row.until is not None and row.until <= now
-        if ended:
-            if row.until is not None and row.until < now - KNOWN_FOR:
-                row.since = now
-            row.until = now + seconds
-        return ended
-
-    @_locked
-    def end_probe(self, alias: str, *, seconds: float = 0.0, silent: bool = True) -> bool:
-        row, now = self._alias(alias), self._clock()
-        paused = row.is_open and row.until is not None and row.until > now
-        if paused:
-            row.until, row.since = now + seconds, row.since if silent else now
-        return paused
-
-    @_locked
-    def close_breaker(self, alias: str) -> bool:
-        row = self._alias(alias)
-        opened = row.is_open
-        row.failures, row.last_session, row.since = 0, None, None
-        if opened:
-            row.until, row.reason, row.error = self._clock(), "", ""
-        return opened
 
 
 def moment(seconds: float) -> dt.datetime:

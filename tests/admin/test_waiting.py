@@ -36,7 +36,7 @@ def due(key: str, memory: str = "default", **columns: Any) -> models.Session:
 
 def pause(alias: str = "default", reason: str = "outage", seconds: float = 45, **columns: Any) -> None:
     models.AliasState.objects.update_or_create(
-        alias=alias, defaults={"since": Clock(-600), "until": Clock(seconds), "reason": reason} | columns
+        alias=alias, defaults={"since": Clock(-600), "paused_until": Clock(seconds), "reason": reason} | columns
     )
 
 
@@ -102,8 +102,8 @@ def test_a_pause_ends_before_the_next_attempt_of_a_session(convmemory: ScriptedM
     session = due("a", last_error="Boom", next_attempt_at=Clock(36_000))
     pause(seconds=600)
     state = models.AliasState.objects.get()
-    assert state.until is not None
-    assert f"From {timezone.localtime(state.until):%H:%M:%S} on, one session tries the model." in why(session)
+    assert state.paused_until is not None
+    assert f"From {timezone.localtime(state.paused_until):%H:%M:%S} on, one session tries the model." in why(session)
     pause(seconds=-5)
     assert "The next task or sweep tries the model with one session." in why(session)
 
@@ -134,23 +134,23 @@ def test_the_overview_shows_the_oldest_due_session_of_each_memory(convmemory: Sc
     assert "It waits because its memory is paused: the model does not answer." in text
 
 
-def test_the_overview_shows_the_state_of_the_breaker(convmemory: ScriptedMemories) -> None:
+def test_the_overview_shows_the_state_of_the_pause(convmemory: ScriptedMemories) -> None:
     (session, client) = due("a"), staff("view_session")
-    assert "Breaker" not in client.get(OVERVIEW).content.decode()
+    assert "Calls of the model" not in client.get(OVERVIEW).content.decode()
     convmemory.reply(ModelUnavailable("<b>503</b>"))
     memories["default"].compact_id(session.pk)
     text = client.get(OVERVIEW).content.decode()
-    assert "The model of “default” has failed 1 time. The breaker is closed" in text
+    assert "The model of “default” has failed 1 time. There is no pause" in text
     assert "&lt;b&gt;503" in text
     for columns, state in (
-        ({"failures": 9}, "open: nobody calls the model, 9 failures in a row"),
-        ({"failures": 9, "seconds": -5}, "half open: one session tries the model, 9 failures in a row"),
-        ({"failures": 0, "reason": "rate_limit"}, "closed: the provider asked to wait<"),
+        ({"failures": 9}, "none: nobody calls the model, 9 failures in a row"),
+        ({"failures": 9, "seconds": -5}, "one session tries the model, 9 failures in a row"),
+        ({"failures": 0, "reason": "rate_limit"}, "none: the provider asked to wait<"),
     ):
         pause(**columns)
         text = client.get(OVERVIEW).content.decode()
-        assert f"<dt>Breaker</dt><dd>{state}" in text
-        assert "times in a row. The breaker" not in text
+        assert f"<dt>Calls of the model</dt><dd>{state}" in text
+        assert "times in a row. There" not in text
 
 
 def test_the_overview_links_the_oldest_summaries_to_be_made_again(convmemory: ScriptedMemories) -> None:

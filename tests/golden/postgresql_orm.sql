@@ -45,7 +45,7 @@ SELECT "convmemory_session"."id", "convmemory_session"."public_id", "convmemory_
     "convmemory_session"."updated_at", CLOCK_TIMESTAMP() AS "now", (
     SELECT U0."reason" AS "reason"
     FROM "convmemory_aliasstate" U0
-    WHERE ((U0."until" > (CLOCK_TIMESTAMP())
+    WHERE ((U0."paused_until" > (CLOCK_TIMESTAMP())
             OR U0."reason" IN (%s, %s))
         AND U0."alias" = ("convmemory_session"."alias"))) AS "pause", "auth_user"."id",
             "auth_user"."password", "auth_user"."last_login", "auth_user"."is_superuser",
@@ -394,37 +394,50 @@ FROM "convmemory_message" INNER JOIN "convmemory_session" ON ("convmemory_messag
 WHERE ("convmemory_message"."position" IN (%s, %s)
     AND "convmemory_message"."session_id" = %s);
 
--- breaker
+-- pause_of
+-- change_pause (1 of 6)
+-- change_pause (5 of 6)
+-- change_pause, nothing to change
 SELECT CLOCK_TIMESTAMP() AS "clock1", "convmemory_aliasstate"."failures" AS "failures",
     "convmemory_aliasstate"."last_session" AS "last_session", "convmemory_aliasstate"."since" AS "since",
-    "convmemory_aliasstate"."until" AS "until", "convmemory_aliasstate"."reason" AS "reason",
+    "convmemory_aliasstate"."paused_until" AS "paused_until", "convmemory_aliasstate"."reason" AS "reason",
     "convmemory_aliasstate"."error" AS "error"
 FROM "convmemory_aliasstate"
 WHERE "convmemory_aliasstate"."alias" = (%s);
 
--- count_failure (1 of 5)
--- open_breaker (1 of 2)
+-- change_pause (2 of 6)
+-- change_pause (6 of 6)
+UPDATE "convmemory_aliasstate"
+SET "failures" = %s, "last_session" = NULL, "since" = NULL, "paused_until" = NULL, "reason" = %s, "error" = %s
+WHERE ("convmemory_aliasstate"."alias" = %s
+    AND "convmemory_aliasstate"."failures" = %s
+    AND "convmemory_aliasstate"."last_session" IS NULL
+    AND "convmemory_aliasstate"."paused_until" IS NULL
+    AND "convmemory_aliasstate"."reason" = %s
+    AND "convmemory_aliasstate"."since" IS NULL);
+
+-- change_pause (3 of 6)
 -- mark_unmarked (2 of 6)
 SELECT %s AS "a"
 FROM "convmemory_aliasstate"
 WHERE "convmemory_aliasstate"."alias" = %s LIMIT 1;
 
--- count_failure (2 of 5)
-INSERT INTO "convmemory_aliasstate" ("alias", "failures", "last_session", "since", "until", "reason", "error",
-    "threshold", "compared_id")
+-- change_pause (4 of 6)
+INSERT INTO "convmemory_aliasstate" ("alias", "failures", "last_session", "since", "paused_until", "reason",
+    "error", "threshold", "compared_id")
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING;
 
--- count_failure (3 of 5)
+-- has_folded_another
 SELECT %s AS "a"
 FROM "convmemory_attempt"
 WHERE ("convmemory_attempt"."alias" = %s
     AND "convmemory_attempt"."outcome" = %s
     AND "convmemory_attempt"."started_at" >= (COALESCE((
-                SELECT CASE WHEN (U0."outcome" = %s) THEN U0."started_at" ELSE CLOCK_TIMESTAMP() END AS
-                    "case1"
+                SELECT CASE WHEN (U0."outcome" = %s) THEN U0."started_at" ELSE (CLOCK_TIMESTAMP() + %s *
+                    INTERVAL '1 second') END AS "case1"
                 FROM "convmemory_attempt" U0
                 WHERE U0."session_id" = %s
-                ORDER BY U0."id" DESC LIMIT 1), CLOCK_TIMESTAMP()))
+                ORDER BY U0."id" DESC LIMIT 1), (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')))
     AND NOT ("convmemory_attempt"."session_id" = %s
         AND "convmemory_attempt"."session_id" IS NOT NULL)
     AND NOT (EXISTS(
@@ -433,61 +446,6 @@ WHERE ("convmemory_attempt"."alias" = %s
             WHERE (U0."session_id" = ("convmemory_attempt"."session_id")
                 AND U0."version" = ("convmemory_attempt"."version")
                 AND U0."stand_in") LIMIT 1))) LIMIT 1;
-
--- count_failure (4 of 5)
-UPDATE "convmemory_aliasstate"
-SET "failures" = ("convmemory_aliasstate"."failures" + %s), "last_session" = %s, "since" =
-    COALESCE("convmemory_aliasstate"."since", CLOCK_TIMESTAMP()), "error" = %s
-WHERE ("convmemory_aliasstate"."alias" = %s
-    AND ("convmemory_aliasstate"."reason" IN (%s, %s)
-        OR "convmemory_aliasstate"."last_session" IS NULL
-        OR NOT ("convmemory_aliasstate"."last_session" = %s
-            AND "convmemory_aliasstate"."last_session" IS NOT NULL)));
-
--- count_failure (5 of 5)
-SELECT "convmemory_aliasstate"."failures" AS "failures"
-FROM "convmemory_aliasstate"
-WHERE "convmemory_aliasstate"."alias" = %s
-ORDER BY "convmemory_aliasstate"."alias" ASC LIMIT 1;
-
--- open_breaker (2 of 2)
-UPDATE "convmemory_aliasstate"
-SET "since" = CASE WHEN (NOT ("convmemory_aliasstate"."reason" IN (%s, %s))
-    OR ("convmemory_aliasstate"."reason" = %s
-        AND NOT ("convmemory_aliasstate"."reason" = %s))) THEN CLOCK_TIMESTAMP() ELSE
-            COALESCE("convmemory_aliasstate"."since", CLOCK_TIMESTAMP()) END, "until" = CLOCK_TIMESTAMP(),
-            "reason" = %s, "error" = %s
-WHERE "convmemory_aliasstate"."alias" = %s;
-
--- probe
-UPDATE "convmemory_aliasstate"
-SET "since" = CASE WHEN ("convmemory_aliasstate"."until" < (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'))
-    THEN CLOCK_TIMESTAMP() ELSE "convmemory_aliasstate"."since" END, "until" = (CLOCK_TIMESTAMP() + %s *
-    INTERVAL '1 second')
-WHERE ("convmemory_aliasstate"."alias" = %s
-    AND "convmemory_aliasstate"."reason" IN (%s, %s)
-    AND "convmemory_aliasstate"."until" <= (CLOCK_TIMESTAMP()));
-
--- end_probe
-UPDATE "convmemory_aliasstate"
-SET "until" = CLOCK_TIMESTAMP()
-WHERE ("convmemory_aliasstate"."alias" = %s
-    AND "convmemory_aliasstate"."reason" IN (%s, %s)
-    AND "convmemory_aliasstate"."until" > (CLOCK_TIMESTAMP()));
-
--- close_breaker (1 of 2)
-SELECT "convmemory_aliasstate"."alias" AS "alias"
-FROM "convmemory_aliasstate"
-WHERE ("convmemory_aliasstate"."alias" = (%s)
-    AND ("convmemory_aliasstate"."failures" > %s
-        OR "convmemory_aliasstate"."reason" IN (%s, %s)));
-
--- close_breaker (2 of 2)
-UPDATE "convmemory_aliasstate"
-SET "failures" = %s, "last_session" = NULL, "since" = NULL, "until" = CLOCK_TIMESTAMP(), "reason" = %s,
-    "error" = %s
-WHERE ("convmemory_aliasstate"."alias" = %s
-    AND "convmemory_aliasstate"."reason" IN (%s, %s));
 
 -- mark_unmarked (1 of 6)
 -- mark_unmarked, when all are marked
@@ -542,8 +500,8 @@ FROM (
                 SELECT %s AS "a"
                 FROM "convmemory_aliasstate" U0
                 WHERE (U0."alias" = ("convmemory_session"."alias")
-                    AND U0."until" > ("convmemory_session"."queued_at")
-                    AND U0."until" <= (CLOCK_TIMESTAMP())) LIMIT 1))) LIMIT 10) subquery;
+                    AND U0."paused_until" > ("convmemory_session"."queued_at")
+                    AND U0."paused_until" <= (CLOCK_TIMESTAMP())) LIMIT 1))) LIMIT 10) subquery;
 
 -- sweep (1 of 3)
 SELECT %s AS "a"
@@ -561,8 +519,8 @@ WHERE ("convmemory_session"."due_since" IS NOT NULL
             SELECT %s AS "a"
             FROM "convmemory_aliasstate" U0
             WHERE (U0."alias" = ("convmemory_session"."alias")
-                AND U0."until" > ("convmemory_session"."queued_at")
-                AND U0."until" <= (CLOCK_TIMESTAMP())) LIMIT 1))
+                AND U0."paused_until" > ("convmemory_session"."queued_at")
+                AND U0."paused_until" <= (CLOCK_TIMESTAMP())) LIMIT 1))
     AND ("convmemory_session"."next_attempt_at" IS NULL
         OR "convmemory_session"."next_attempt_at" <= (CLOCK_TIMESTAMP()))) LIMIT 1;
 
@@ -582,8 +540,8 @@ WHERE ("convmemory_session"."due_since" IS NOT NULL
             SELECT %s AS "a"
             FROM "convmemory_aliasstate" U0
             WHERE (U0."alias" = ("convmemory_session"."alias")
-                AND U0."until" > ("convmemory_session"."queued_at")
-                AND U0."until" <= (CLOCK_TIMESTAMP())) LIMIT 1))
+                AND U0."paused_until" > ("convmemory_session"."queued_at")
+                AND U0."paused_until" <= (CLOCK_TIMESTAMP())) LIMIT 1))
     AND ("convmemory_session"."next_attempt_at" IS NULL
         OR "convmemory_session"."next_attempt_at" <= (CLOCK_TIMESTAMP())))
 ORDER BY "convmemory_session"."due_since" ASC, 1 ASC LIMIT 10 FOR

@@ -14,7 +14,9 @@ from django_convmemory.memory import memories
 from django_convmemory.monitoring import exposition, figures
 from django_convmemory.monitoring.exposition import Metric, Sample
 from django_convmemory.monitoring.figures import Backlog
+from django_convmemory.rules.pause import Reason
 from django_convmemory.rules.values import AttemptOutcome
+from tests.outages import pause_alias
 
 pytestmark = pytest.mark.django_db
 
@@ -67,7 +69,7 @@ def test_what_waits_is_counted_by_memory(client: Client, authorized: dict[str, A
     due("c", 50)
     due("d", 30, alias="other")
     models.Session.objects.filter(key="c").update(rebuild_after=clock.Clock(5))
-    memories["other"].store.open_breaker("other", "outage", "secret", seconds=60)  # type: ignore[arg-type]
+    pause_alias(memories["other"].store, Reason.OUTAGE, "secret", alias="other")
 
     samples = scraped(client, authorized)
 

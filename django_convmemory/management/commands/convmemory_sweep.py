@@ -163,7 +163,7 @@ class Command(BaseCommand):
         # No task is in a queue for these sessions, whatever their rows say. The time of the next attempt counts.
         left = limit
         while left and (session_ids := memory.sweep(limit=left, queued_for=0.0)):
-            before = memory.breaker
+            before = memory.pause
             for session_id in session_ids:
                 _close_old_connections()
                 outcome = self._fold_one(memory, session_id)
@@ -172,7 +172,7 @@ class Command(BaseCommand):
                     return
             left -= len(session_ids)
             # After a pause the sweep returns one session. If the model has answered, go on with the others.
-            if not before.open or memory.breaker.open:
+            if not before.until_answered or memory.pause.until_answered:
                 break
         if left and not paused:
             for session_id in memory.sweep_rebuilds():
@@ -201,8 +201,8 @@ class Command(BaseCommand):
                 return "folded" if published else "left"
 
     def _is_paused(self, memory: ConversationMemory) -> bool:
-        state = memory.breaker
-        paused, until = state.paused, state.until
+        state = memory.pause
+        paused, until = state.paused, state.paused_until
         if until is not None and paused and memory.alias not in self._logged_as_paused:
             logger.warning(
                 "memories[%r] is paused. Its model is tried again in %.0f s. The last error was: %s",
