@@ -174,7 +174,7 @@ class Run:
 
     def end_pauses(self, *reasons: Reason) -> None:
         """End the pauses for these reasons now."""
-        paused = models.AliasState.objects.filter(reason__in=reasons, paused_paused_until__gt=clock.Clock())
+        paused = models.AliasState.objects.filter(reason__in=reasons, paused_until__gt=clock.Clock())
         paused.update(paused_until=clock.Clock(-1))
 
     # The state of a talk.
