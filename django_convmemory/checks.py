@@ -73,7 +73,7 @@ def check_identifiers(**kwargs: Any) -> list[checks.CheckMessage]:
         if memory.summarizes
         and memory.options.keep_identifiers
         # The counter is asked about small limits only: it may have to read a vocabulary first.
-        and (largest := memory.options.max_summary_tokens) < _ROOM_FOR_ANY_COUNTER
+        and (largest := memory.options.summary_tokens) < _ROOM_FOR_ANY_COUNTER
         and (least := version.least_summary_tokens(memory.requests)) > largest
     ]
 

@@ -19,6 +19,7 @@ from django_convmemory.admin import pauses
 from django_convmemory.admin.overview import Overview
 from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.clock import Clock
+from django_convmemory.fold import chunk
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.rules.pause import Pause
@@ -340,10 +341,11 @@ def _api_summary(user: User, key: str, version: int) -> dict[str, Any]:
 
 
 def test_a_message_that_was_cut_and_its_parts_are_marked(
-    convmemory: ScriptedMemories, anna: User, settings: Settings
+    convmemory: ScriptedMemories, anna: User, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(chunk, "MAX_PARTS", 3)
     entry = settings.CONVMEMORY["default"]
-    options = {"max_token_limit": 200, "max_chunk_tokens": 200, "max_slices": 3}
+    options = {"max_token_limit": 200, "max_chunk_tokens": 200}
     settings.CONVMEMORY = {"default": entry | {"OPTIONS": options}}
     session = memories["default"].session("s", owner=anna)
     session.append(ChatMessage.human("word " * 3000))

@@ -100,7 +100,7 @@ class SessionPage:
 
     @property
     def budget(self) -> int | None:
-        return self.memory.max_context_tokens if self.memory else None
+        return self.memory.options.max_context_tokens if self.memory else None
 
     @cached_property
     def finding(self) -> PhraseSearch | None:

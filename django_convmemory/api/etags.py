@@ -38,7 +38,7 @@ def of(session: models.Session, memory: ConversationMemory) -> str:
 
 @functools.lru_cache(maxsize=256)
 def _configuration(memory: ConversationMemory) -> int:
-    configuration = (memory.strategy, memory.options, memory.max_context_tokens, memory.counter_name)
+    configuration = (memory.strategy, memory.options, memory.counter_name)
     return zlib.crc32(repr(configuration).encode())
 
 

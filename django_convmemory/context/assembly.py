@@ -254,11 +254,10 @@ def assemble(
     *,
     system: Any = None,
     max_tokens: int | None = None,
-    max_context_tokens: int | None = None,
 ) -> Context:
     """Return the context of a session.
 
-    ``max_tokens`` bounds the whole context. Without it, ``max_context_tokens`` bounds the summary and the tail. The
+    ``max_tokens`` bounds the whole context. Without it, ``max_context_tokens`` bounds all but the system prompt. The
     oldest exchanges of the tail are left out first, in steps, and then the summary. The system prompt, pinned messages
     and the newest exchange are never left out.
     """
@@ -267,11 +266,12 @@ def assemble(
         total = _total(leading)
         over_budget = max_tokens is not None and total > max_tokens
         return Context(leading, tokens=total, over_budget=over_budget, roles=options.roles)
-    leading += [Part("pinned", row.message, row.tokens, row.position) for row in snapshot.pinned]
+    pinned = [Part("pinned", row.message, row.tokens, row.position) for row in snapshot.pinned]
     if max_tokens is not None:
-        budget: float = max_tokens - _total(leading)
+        budget: float = max_tokens - _total(leading) - _total(pinned)
     else:
-        budget = math.inf if max_context_tokens is None else max_context_tokens
+        budget = math.inf if options.max_context_tokens is None else options.max_context_tokens - _total(pinned)
+    leading += pinned
 
     summary = snapshot.summary
     summary_tokens = summary.tokens if summary else 0

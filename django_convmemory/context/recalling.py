@@ -47,8 +47,8 @@ def with_quotes(
 ) -> Context | None:
     """Return ``context`` with quotes of what matches the query ``asked``. True: the newest user message is the query.
 
-    The quotes take at most ``recall_tokens``, and only room that is left in the budget. Returns None if messages were
-    removed or redacted since the context was read.
+    The quotes take at most a tenth of ``max_context_tokens``, and only room that is left in the budget. Returns None if
+    messages were removed or redacted since the context was read.
     """
     place = contexts.for_quotes(context)
     if asked is True:

@@ -19,6 +19,9 @@ from django_convmemory.rules.exchanges import Placed, Turn
 from django_convmemory.rules.transcript import spoken
 from django_convmemory.tokens import TokenCounter
 
+# One exchange is divided into so many parts at most. The summary leaves out the rest: 64 calls of 8 000 tokens have
+# read a book.
+MAX_PARTS = 64
 # The window is not made smaller than this, in tokens.
 SMALLEST_WINDOW = 50
 # A part ends at a break within its last quarter, if there is one. Best first: a paragraph, a line, a sentence, a word.
@@ -83,7 +86,7 @@ def choose(fold: Fold, tail: Sequence[Turn], ends: Sequence[int], start: int) ->
     part = part_of(rows, begin or 0, fold.window, fold.requests.counter)
     number = claim.parts + 1
     # What is left after the part with the last number is cut.
-    is_last = part.last or number >= fold.options.max_slices
+    is_last = part.last or number >= MAX_PARTS
     return dataclasses.replace(
         chunk,
         turns=part.turns,

@@ -86,20 +86,8 @@ class BaseMemory(abc.ABC):
         if unknown:
             known = ", ".join(sorted(field.name for field in dataclasses.fields(Options)))
             raise ValueError(f"Unknown option {unknown[0]!r}. Choose one of: {known}.")
-        self.options = Options(**options)
+        self.options = Options(**options).sized(strategy.threshold.tokens)
         self.requests = Requests(prompts or DefaultPrompts(), self.options, self.counter, zone)
-        limit = strategy.threshold.tokens
-        self.max_context_tokens = self.options.max_context_tokens
-        if limit is not None:
-            minimum = self.options.max_summary_tokens + limit
-            if self.max_context_tokens is None:
-                self.max_context_tokens = minimum + limit
-            elif self.max_context_tokens < minimum:
-                raise ValueError(
-                    f"option max_context_tokens is {self.max_context_tokens}, but max_summary_tokens and "
-                    f"max_token_limit together are {minimum}: even a folded conversation would not fit. Raise "
-                    "max_context_tokens, or lower the other two."
-                )
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.alias!r}: {self.strategy}>"

@@ -38,21 +38,21 @@ class Load(Append):
         bound, ``over_budget`` is true. A session that does not exist gives an empty context.
 
         ``recall`` quotes messages that are not shown any more, in a user message before the newest one: those that
-        match the newest user message (True) or another text. They take at most ``recall_tokens`` and displace nothing.
-        None: as the option ``recall`` says.
+        match the newest user message (True) or another text. They take at most a tenth of ``max_context_tokens``, and
+        displace nothing. None: as the option ``recall`` says.
 
         Raises :class:`~django_convmemory.exceptions.InvalidArgument`.
         """
         if max_tokens is not None:
             arguments.check_whole_number(max_tokens, "max_tokens", maximum=None)
         view = self.strategy.view()
-        budget = self.max_context_tokens if max_tokens is None else max_tokens
+        budget = self.options.max_context_tokens if max_tokens is None else max_tokens
         if budget is not None:
             view = View(view.messages, budget if view.tokens is None else min(view.tokens, budget), view.summary)
         recall = self.options.recall if recall is None else recall
         name = self.resolve(session)
         for _ in range(_RECALL_TRIES):
-            snapshot = self.store.load(name, view, self.options.max_pinned_tokens)
+            snapshot = self.store.load(name, view, self.options.pinned_tokens)
             loaded = assembly.assemble(
                 snapshot,
                 self.strategy,
@@ -60,7 +60,6 @@ class Load(Append):
                 self.counter,
                 system=system,
                 max_tokens=max_tokens,
-                max_context_tokens=self.max_context_tokens,
             )
             if recall is False or snapshot is None:
                 break

@@ -423,12 +423,12 @@ class InMemoryStore:
         self._remove(session)
 
     @_locked
-    def load(self, name: SessionName, view: View, max_pinned_tokens: int) -> values.Snapshot | None:
+    def load(self, name: SessionName, view: View, pinned_tokens: int) -> values.Snapshot | None:
         session = self.session(name)
         if session is None:
             return None
         counters = session.counters
-        positions = set(values.shown_pinned(counters.pinned, max_pinned_tokens))
+        positions = set(values.shown_pinned(counters.pinned, pinned_tokens))
         bound = values.view_bound(counters, view)
         return values.Snapshot(
             session_id=session.id,

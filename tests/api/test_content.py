@@ -267,14 +267,13 @@ def test_base64_is_accepted_as_it_is_written(data: bytes) -> None:
 
 
 def test_a_message_that_no_context_has_room_for_is_refused(api: APIClient, chat: SessionHandle) -> None:
-    budget = chat.memory.max_context_tokens
-    assert budget == 900
+    assert chat.memory.options.max_context_tokens == 6000
     before = dump_tables()
     response = api.post(url_of(chat, "messages/"), messages_body("Fine.", "word " * 200_000), format="json")
     assert_problem(response, 413, "message_too_large", "/messages/1")
-    assert "about 200562 tokens; the limit is 900" in response.json()["detail"]
+    assert "about 200195 tokens; the limit is 6000" in response.json()["detail"]
     assert dump_tables() == before
-    assert post(api, chat, user("word " * 800)).status_code == 201
+    assert post(api, chat, user("word " * 5500)).status_code == 201
     assert chat.load().over_budget is False
 
 
@@ -287,7 +286,7 @@ def test_a_site_sets_the_size_of_a_message(api: APIClient, chat: SessionHandle, 
 
 
 def test_parts_count_together(api: APIClient, chat: SessionHandle) -> None:
-    parts = [{"type": "text", "text": "word " * 400}] * 3
+    parts = [{"type": "text", "text": "word " * 2500}] * 3
     assert_problem(post(api, chat, user(parts)), 413, "message_too_large", "/messages/0")
 
 

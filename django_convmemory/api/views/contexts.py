@@ -25,7 +25,7 @@ class ContextDetail(TaggedView):
         query = self.query()
         if self.unchanged():
             return Response(status=304)
-        budget, own_budget = query.get("max_tokens"), self.memory.max_context_tokens
+        budget, own_budget = query.get("max_tokens"), self.memory.options.max_context_tokens
         if budget is not None and own_budget is not None:
             budget = min(budget, own_budget)
         asked = query.get("recall")

@@ -57,7 +57,7 @@ class StoringView(KeyedView):
         raise Problem(403, "role_not_allowed", detail)
 
     def _check_sizes(self, messages: list[ChatMessage]) -> None:
-        limit = conf.limits().max_message_tokens or self.memory.max_context_tokens
+        limit = conf.limits().max_message_tokens or self.memory.options.max_context_tokens
         if limit is None:
             return
         for index, message in enumerate(messages):
