@@ -38,6 +38,8 @@ class SessionState(models.TextChoices):
 
 # The number of primary keys that are read at a time.
 _PAGE = 1000
+# In seconds. A time that is this far in the future was not written by the present clock.
+_CLOCK_SKEW = 5.0
 
 
 class SessionQuerySet(models.QuerySet["Session"]):
@@ -83,9 +85,14 @@ class SessionQuerySet(models.QuerySet["Session"]):
 
         A task has done nothing if its worker was killed, or if it was queued before the end of the alias's last pause:
         it may have met the pause. The lease of a session that nobody holds is in the row only if its worker did not
-        release it.
+        release it. A time in the future is from before the database's clock was set back.
         """
-        old = Q(queued_at__isnull=True) | Q(queued_at__lte=clock.Clock(-seconds)) | Q(queued_at__lt=F("due_since"))
+        old = (
+            Q(queued_at__isnull=True)
+            | Q(queued_at__gt=clock.Clock(_CLOCK_SKEW))
+            | Q(queued_at__lte=clock.Clock(-seconds))
+            | Q(queued_at__lt=F("due_since"), due_since__lte=clock.Clock(_CLOCK_SKEW))
+        )
         killed = Q(lease_expires_at__gt=F("queued_at"), lease_expires_at__lte=clock.Clock())
         return self.filter(old | killed | _met_pause())
 

@@ -510,7 +510,7 @@ def test_while_only_the_fallback_may_be_asked_a_session_is_claimed_that_has_wait
 @pytest.mark.only_on("postgresql", "mariadb")
 def test_of_many_threads_one_probes_and_no_failure_is_lost() -> None:
     store, barrier = ORMStore(), threading.Barrier(12)
-    store.change_pause("default", lambda state: later(fail(state, 1, 2, 3), -60.0))
+    store.change_pause("default", lambda state: fail(later(state, -60.0), 1, 2, 3))
     probes: list[bool] = []
 
     def probe_and_fail(session_id: int) -> None:
@@ -574,6 +574,17 @@ def test_a_sweep_takes_again_what_was_queued_before_the_end_of_a_pause(reason: R
     assert swept(kept) == [claim.session_id]
     kept.skip(1.0)
     assert swept(kept) == []
+
+
+def test_a_mark_from_before_the_clock_was_set_back_does_not_count(kept: Kept) -> None:
+    claim = claimed(kept.store, "a")
+    kept.store.release(claim, RULE)
+    kept.skip(61.0)
+    assert swept(kept) == [claim.session_id]
+    kept.skip(-3600.0)
+
+    assert kept.store.sweep("default", limit=10, queued_for=300.0) == [claim.session_id]
+    assert kept.store.sweep("default", limit=10, queued_for=300.0) == []
 
 
 def test_a_mark_from_before_the_session_became_due_does_not_count(kept: Kept) -> None:
@@ -814,6 +825,7 @@ class HintingScheduler(NullScheduler):
     """Says that a task will come, and sends none."""
 
     queues = True
+    defers = True
 
 
 @pytest.mark.django_db
@@ -829,6 +841,18 @@ def test_a_task_that_finds_a_pause_lets_the_sweep_find_its_session() -> None:
     assert memory.sweep() == []
     end_pause()
     assert keys_of(memory.sweep()) == ["d"]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("defers", [True, False])
+def test_a_retry_for_which_no_task_waits_is_left_to_the_sweep(defers: bool) -> None:
+    scheduler = HintingScheduler()
+    scheduler.defers = defers
+    memory = memory_with(Outage(REJECTED), "a", scheduler=scheduler)
+
+    assert memory.compact_id(session("a").pk).delay > 0
+
+    assert (session("a").queued_at is not None) is defers
 
 
 @pytest.mark.django_db

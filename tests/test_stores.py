@@ -143,7 +143,7 @@ class BothStores(RuleBasedStateMachine):
                 counter=SummaryBufferEstimate(),
                 scheduler=InlineScheduler() if inline else NullScheduler(),
                 max_summary_tokens=40,
-                pinned_tokens=20,
+                max_context_tokens=80,
                 max_chunk_tokens=100,
             )
             for store in (ORMStore(), InMemoryStore())

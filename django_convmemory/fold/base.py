@@ -40,7 +40,8 @@ class LeaseLost(Exception):
 class Fold:
     """One run for one session. The first fields are those of the memory.
 
-    - ``queues``: a task will fold the session later if the result says ``again``. The session's row notes it.
+    - ``queues(delay)``: a task will fold the session in ``delay`` seconds if the result says ``again``. The session's
+      row notes it.
     - ``run`` is what observers are told.
     - ``claim`` is replaced after each version that is published.
     - ``window``, in tokens, shrinks if the model says that a chunk was too long.
@@ -56,7 +57,7 @@ class Fold:
     fallback: ChatModel | None
     price: Price | None
     threshold: Threshold
-    queues: bool
+    queues: Callable[[float], bool]
     on_published: Callable[[Claim], None]
     on_failed: Callable[[Claim, Exception], None]
 

@@ -148,7 +148,7 @@ def _fold(fold: Fold) -> Steps[Result]:
             break
     rebuild_in = 0.0 if fold.claim.rebuilding and done < split else None
     # Without a version, the run does not go on.
-    due = fold.store.release(fold.claim, fold.threshold, rebuild_in=rebuild_in, queued=fold.queues and published)
+    due = fold.store.release(fold.claim, fold.threshold, rebuild_in=rebuild_in, queued=published and fold.queues(0.0))
     if not published:
         if due:
             logger.warning("Session %s is marked due, but nothing in it can be folded.", fold.run.session_id)
@@ -201,12 +201,13 @@ def _fail(fold: Fold, error: exceptions.ChatModelError) -> Result:
         # The current summary stays, so nothing is urgent. A provider that fails again says nothing of the session.
         of_provider = reason is not None and not fold.situation.is_about_the_session(reason)
         rebuild_in = pause.LONGEST_OUTAGE_WAIT if of_provider else None
-        again, delay = fold.store.release(claim, fold.threshold, rebuild_in=rebuild_in, queued=fold.queues), 0.0
+        delay = 0.0
+        again = fold.store.release(claim, fold.threshold, rebuild_in=rebuild_in, queued=fold.queues(delay))
         logger.warning("The rebuild of session %s failed: %s", claim.session_id, text)
     else:
         delay, counts = fold.situation.retry(error)
         again = fold.store.release(
-            claim, fold.threshold, retry_in=delay, error=text, uncount=not counts, queued=fold.queues
+            claim, fold.threshold, retry_in=delay, error=text, uncount=not counts, queued=fold.queues(delay)
         )
         logger.warning(
             "Compaction of session %s failed. It is tried again in %.0f s or later: %s", claim.session_id, delay, text
@@ -219,8 +220,9 @@ def _lose(fold: Fold) -> Result:
     """End a run whose lease expired, or whose session changed meanwhile. Its result is dropped."""
     delay = fold.situation.retry(exceptions.ChatModelError()).seconds
     error = "The lease expired before the model answered."
-    again = fold.store.release(fold.claim, fold.threshold, retry_in=delay, error=error, queued=fold.queues)
-    return Result(Outcome.BUSY, again, delay) if again else Result(Outcome.NOT_DUE)
+    again = fold.store.release(fold.claim, fold.threshold, retry_in=delay, error=error, queued=fold.queues(delay))
+    # A person's rebuild is tried again.
+    return Result(Outcome.BUSY, again, delay) if again or fold.claim.rebuilding else Result(Outcome.NOT_DUE)
 
 
 def _give_up(fold: Fold, error: BaseException) -> None:

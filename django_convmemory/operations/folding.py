@@ -137,7 +137,7 @@ class BaseMemory(abc.ABC):
             fallback=self.fallback,
             price=self.price,
             threshold=self.threshold,
-            queues=self.scheduler.queues,
+            queues=self._queues,
             on_published=self._published,
             on_failed=self._failed,
             run=observed,
@@ -170,7 +170,7 @@ class BaseMemory(abc.ABC):
         try:
             count = indexing.catch_up(self.store, session_id)
         finally:
-            again = self.store.release(claim, self.threshold, queued=self.scheduler.queues)
+            again = self.store.release(claim, self.threshold, queued=self._queues(0.0))
         logger.info("Indexed %d messages of session %s.", count, session_id)
         return Result(Outcome.NOT_DUE, again, indexed=count > 0)
 
@@ -251,6 +251,10 @@ class BaseMemory(abc.ABC):
     @abc.abstractmethod
     def _failed(self, claim: Claim, error: Exception) -> None:
         """Send a signal: no model could make a version."""
+
+    def _queues(self, delay: float) -> bool:
+        """Whether :meth:`_schedule` sends a task that folds a session in ``delay`` seconds."""
+        return self.scheduler.queues and (not delay or getattr(self.scheduler, "defers", True))
 
     def _schedule(self, session_id: int, delay: float = 0.0) -> None:
         if not self.summarizes and getattr(self.scheduler, "problem", None):

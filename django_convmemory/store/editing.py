@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from django.db import IntegrityError, connections
-from django.db.models import F, QuerySet
+from django.db.models import Case, F, QuerySet, When
 from django.db.models.functions import Coalesce
 
 from django_convmemory import models
@@ -481,7 +481,15 @@ def begin(sessions: QuerySet[models.Session], *, updated: bool = True) -> int:
     The lease, the due mark and the failures are cleared. A worker that is still folding cannot publish. Without
     ``updated``, the time of the last change stays.
     """
-    changes: dict[str, Any] = {**models.NOT_COMPACTING, "epoch": F("epoch") + 1, "revision": F("revision") + 1}
+    # A rebuild that is running has put its next try off. It loses its lease here, so the next one begins soon.
+    is_running = When(rebuild_after__isnull=False, lease_expires_at__gt=Clock(), then=Clock())
+    changes: dict[str, Any] = {
+        # Before the lease changes: MariaDB evaluates an UPDATE from left to right.
+        "rebuild_after": Case(is_running, default=F("rebuild_after")),
+        **models.NOT_COMPACTING,
+        "epoch": F("epoch") + 1,
+        "revision": F("revision") + 1,
+    }
     if updated:
         changes["updated_at"] = Clock()
     return sessions.update(**changes)
@@ -513,7 +521,8 @@ def finish(
         indexed_position=indexed_position,
         current_version=current.version if current else 0,
         due_since=Clock() if due else None,
-        rebuild_after=Clock() if stands_in else None,
+        # If the last rebuild has failed, an edit does not begin the next one before its time.
+        rebuild_after=Coalesce("rebuild_after", Clock()) if stands_in else None,
     )
     return Edited(session_id, due)
 

@@ -191,8 +191,10 @@ class Session:
             if used.gone_at is None and used.last_position > after:
                 self.keys[key_hash] = dataclasses.replace(used, gone_at=now)
 
-    def stop_compaction(self) -> None:
+    def stop_compaction(self, now: float) -> None:
         """Clear the lease, the due mark and the failures. A worker that is still folding cannot publish."""
+        if self.rebuild_after is not None and self.is_leased(now):
+            self.rebuild_after = now
         self.due_since = self.queued_at = self.next_attempt_at = None
         self.attempts, self.lease_token, self.lease_expires_at, self.last_error = 0, "", 0.0, ""
         self.epoch += 1
@@ -450,7 +452,7 @@ class InMemoryStore:
         session = self.session(name)
         if session is None:
             return
-        session.stop_compaction()
+        session.stop_compaction(self._clock())
         session.mark_gone(0, self._clock())
         session.updated_at = self._clock()
         session.counters, session.current_version, session.rebuild_after = Counters(), 0, None
@@ -554,7 +556,7 @@ class InMemoryStore:
         The compaction ends. The summaries that cover the position are invalidated, and the newest one that is left
         becomes current. The session is marked due if ``threshold`` says so.
         """
-        session.stop_compaction()
+        session.stop_compaction(self._clock())
         session.updated_at = self._clock()
         for version in session.versions.values():
             version.valid = version.valid and version.value.last_position < position
@@ -566,7 +568,10 @@ class InMemoryStore:
         session.counters = session.counters.covering(current.covered if current else Covered())
         session.mark_due(threshold, self._clock())
         stands_in = any(version.valid and version.stand_in for version in session.versions.values())
-        session.rebuild_after = self._clock() if stands_in else None
+        if not stands_in:
+            session.rebuild_after = None
+        elif session.rebuild_after is None:
+            session.rebuild_after = self._clock()
         return Edited(session.id, session.due_since is not None)
 
     @_locked
@@ -884,7 +889,7 @@ class InMemoryStore:
         order = sorted(
             (session.attempts if fewest_attempts else 0, session.due_since or 0.0, session.id)
             for session in self._free(alias, now, unindexed=unindexed)
-            if (session.due_since or now) <= now - due_for
+            if (not due_for or (session.due_since or now) <= now - due_for)
             and (
                 not self._in_queue(session, now - queued_for, now)
                 or (session.lease_token and session.lease_expires_at > (session.queued_at or 0.0))
@@ -901,7 +906,8 @@ class InMemoryStore:
             return False
         until = self._alias(session.session_name.alias).pause.paused_until
         met_pause = until is not None and session.queued_at < until.timestamp() <= self._clock()
-        return not met_pause and session.queued_at >= (session.due_since or 0.0)
+        since = session.due_since or 0.0
+        return not met_pause and (session.queued_at >= since or since > self._clock())
 
     def _free(self, alias: str, now: float, *, unindexed: int | None = None) -> Iterator[Session]:
         """Yield the sessions that are due and that a worker could fold now, or index."""

@@ -109,8 +109,8 @@ def _marked(
         # SQLite has one writer at a time. Of two sweeps, the first one that marks a row gets it, and the second one
         # looks for other rows.
         ids: list[int] = []
-        while len(ids) < limit and (page := list(ordered[: limit - len(ids)])):
-            ids += [pk for pk in page if rows.filter(pk=pk).update(**mark)]
+        while len(ids) < limit and (page := [pk for pk in ordered[:limit] if pk not in ids]):
+            ids += [pk for pk in page[: limit - len(ids)] if rows.filter(pk=pk).update(**mark)]
             if not repeat:
                 break
         return ids

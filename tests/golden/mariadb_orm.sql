@@ -517,8 +517,10 @@ WHERE (`convmemory_session`.`due_since` IS NOT NULL
         OR `convmemory_session`.`lease_expires_at` <= (UTC_TIMESTAMP(6)))
     AND `convmemory_session`.`alias` = %s
     AND (`convmemory_session`.`queued_at` IS NULL
+        OR `convmemory_session`.`queued_at` > (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
         OR `convmemory_session`.`queued_at` <= (UTC_TIMESTAMP(6))
-        OR `convmemory_session`.`queued_at` < (`convmemory_session`.`due_since`)
+        OR (`convmemory_session`.`due_since` <= (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
+            AND `convmemory_session`.`queued_at` < (`convmemory_session`.`due_since`))
         OR (`convmemory_session`.`lease_expires_at` > (`convmemory_session`.`queued_at`)
             AND `convmemory_session`.`lease_expires_at` <= (UTC_TIMESTAMP(6)))
         OR EXISTS(
@@ -538,8 +540,10 @@ WHERE (`convmemory_session`.`due_since` IS NOT NULL
         OR `convmemory_session`.`lease_expires_at` <= (UTC_TIMESTAMP(6)))
     AND `convmemory_session`.`alias` = %s
     AND (`convmemory_session`.`queued_at` IS NULL
+        OR `convmemory_session`.`queued_at` > (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
         OR `convmemory_session`.`queued_at` <= (UTC_TIMESTAMP(6))
-        OR `convmemory_session`.`queued_at` < (`convmemory_session`.`due_since`)
+        OR (`convmemory_session`.`due_since` <= (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
+            AND `convmemory_session`.`queued_at` < (`convmemory_session`.`due_since`))
         OR (`convmemory_session`.`lease_expires_at` > (`convmemory_session`.`queued_at`)
             AND `convmemory_session`.`lease_expires_at` <= (UTC_TIMESTAMP(6)))
         OR EXISTS(
@@ -964,9 +968,12 @@ WHERE (`convmemory_session`.`lease_expires_at` > (UTC_TIMESTAMP(6))
 -- redact (13 of 36)
 -- redact (25 of 36)
 UPDATE `convmemory_session`
-SET `due_since` = NULL, `queued_at` = NULL, `attempts` = %s, `next_attempt_at` = NULL, `lease_token` = %s,
-    `lease_expires_at` = NULL, `last_error` = %s, `epoch` = (`convmemory_session`.`epoch` + %s), `revision` =
-    (`convmemory_session`.`revision` + %s), `updated_at` = UTC_TIMESTAMP(6)
+SET `rebuild_after` = CASE WHEN (`convmemory_session`.`lease_expires_at` > (UTC_TIMESTAMP(6))
+    AND `convmemory_session`.`rebuild_after` IS NOT NULL) THEN UTC_TIMESTAMP(6) ELSE
+        `convmemory_session`.`rebuild_after` END, `due_since` = NULL, `queued_at` = NULL, `attempts` = %s,
+        `next_attempt_at` = NULL, `lease_token` = %s, `lease_expires_at` = NULL, `last_error` = %s, `epoch` =
+        (`convmemory_session`.`epoch` + %s), `revision` = (`convmemory_session`.`revision` + %s), `updated_at`
+        = UTC_TIMESTAMP(6)
 WHERE `convmemory_session`.`id` = %s;
 
 -- redact (14 of 36)
@@ -1052,9 +1059,12 @@ WHERE `convmemory_session`.`id` = %s;
 
 -- truncate (1 of 15)
 UPDATE `convmemory_session`
-SET `due_since` = NULL, `queued_at` = NULL, `attempts` = %s, `next_attempt_at` = NULL, `lease_token` = %s,
-    `lease_expires_at` = NULL, `last_error` = %s, `epoch` = (`convmemory_session`.`epoch` + %s), `revision` =
-    (`convmemory_session`.`revision` + %s), `updated_at` = UTC_TIMESTAMP(6)
+SET `rebuild_after` = CASE WHEN (`convmemory_session`.`lease_expires_at` > (UTC_TIMESTAMP(6))
+    AND `convmemory_session`.`rebuild_after` IS NOT NULL) THEN UTC_TIMESTAMP(6) ELSE
+        `convmemory_session`.`rebuild_after` END, `due_since` = NULL, `queued_at` = NULL, `attempts` = %s,
+        `next_attempt_at` = NULL, `lease_token` = %s, `lease_expires_at` = NULL, `last_error` = %s, `epoch` =
+        (`convmemory_session`.`epoch` + %s), `revision` = (`convmemory_session`.`revision` + %s), `updated_at`
+        = UTC_TIMESTAMP(6)
 WHERE (`convmemory_session`.`name_hash` = %s
     AND `convmemory_session`.`last_position` > %s);
 
@@ -1093,9 +1103,12 @@ WHERE (`convmemory_usedkey`.`gone_at` IS NULL
 
 -- clear (1 of 7)
 UPDATE `convmemory_session`
-SET `due_since` = NULL, `queued_at` = NULL, `attempts` = %s, `next_attempt_at` = NULL, `lease_token` = %s,
-    `lease_expires_at` = NULL, `last_error` = %s, `epoch` = (`convmemory_session`.`epoch` + %s), `revision` =
-    (`convmemory_session`.`revision` + %s), `updated_at` = UTC_TIMESTAMP(6)
+SET `rebuild_after` = CASE WHEN (`convmemory_session`.`lease_expires_at` > (UTC_TIMESTAMP(6))
+    AND `convmemory_session`.`rebuild_after` IS NOT NULL) THEN UTC_TIMESTAMP(6) ELSE
+        `convmemory_session`.`rebuild_after` END, `due_since` = NULL, `queued_at` = NULL, `attempts` = %s,
+        `next_attempt_at` = NULL, `lease_token` = %s, `lease_expires_at` = NULL, `last_error` = %s, `epoch` =
+        (`convmemory_session`.`epoch` + %s), `revision` = (`convmemory_session`.`revision` + %s), `updated_at`
+        = UTC_TIMESTAMP(6)
 WHERE `convmemory_session`.`name_hash` = %s;
 
 -- clear (3 of 7)

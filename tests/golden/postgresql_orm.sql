@@ -511,8 +511,10 @@ WHERE ("convmemory_session"."due_since" IS NOT NULL
         OR "convmemory_session"."lease_expires_at" <= (CLOCK_TIMESTAMP()))
     AND "convmemory_session"."alias" = %s
     AND ("convmemory_session"."queued_at" IS NULL
+        OR "convmemory_session"."queued_at" > (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')
         OR "convmemory_session"."queued_at" <= (CLOCK_TIMESTAMP())
-        OR "convmemory_session"."queued_at" < ("convmemory_session"."due_since")
+        OR ("convmemory_session"."due_since" <= (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')
+            AND "convmemory_session"."queued_at" < ("convmemory_session"."due_since"))
         OR ("convmemory_session"."lease_expires_at" > ("convmemory_session"."queued_at")
             AND "convmemory_session"."lease_expires_at" <= (CLOCK_TIMESTAMP()))
         OR EXISTS(
@@ -532,8 +534,10 @@ WHERE ("convmemory_session"."due_since" IS NOT NULL
         OR "convmemory_session"."lease_expires_at" <= (CLOCK_TIMESTAMP()))
     AND "convmemory_session"."alias" = %s
     AND ("convmemory_session"."queued_at" IS NULL
+        OR "convmemory_session"."queued_at" > (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')
         OR "convmemory_session"."queued_at" <= (CLOCK_TIMESTAMP())
-        OR "convmemory_session"."queued_at" < ("convmemory_session"."due_since")
+        OR ("convmemory_session"."due_since" <= (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')
+            AND "convmemory_session"."queued_at" < ("convmemory_session"."due_since"))
         OR ("convmemory_session"."lease_expires_at" > ("convmemory_session"."queued_at")
             AND "convmemory_session"."lease_expires_at" <= (CLOCK_TIMESTAMP()))
         OR EXISTS(
@@ -962,9 +966,12 @@ WHERE ("convmemory_session"."lease_expires_at" > (CLOCK_TIMESTAMP())
 -- redact (13 of 36)
 -- redact (25 of 36)
 UPDATE "convmemory_session"
-SET "due_since" = NULL, "queued_at" = NULL, "attempts" = %s, "next_attempt_at" = NULL, "lease_token" = %s,
-    "lease_expires_at" = NULL, "last_error" = %s, "epoch" = ("convmemory_session"."epoch" + %s), "revision" =
-    ("convmemory_session"."revision" + %s), "updated_at" = CLOCK_TIMESTAMP()
+SET "rebuild_after" = CASE WHEN ("convmemory_session"."lease_expires_at" > (CLOCK_TIMESTAMP())
+    AND "convmemory_session"."rebuild_after" IS NOT NULL) THEN CLOCK_TIMESTAMP() ELSE
+        "convmemory_session"."rebuild_after" END, "due_since" = NULL, "queued_at" = NULL, "attempts" = %s,
+        "next_attempt_at" = NULL, "lease_token" = %s, "lease_expires_at" = NULL, "last_error" = %s, "epoch" =
+        ("convmemory_session"."epoch" + %s), "revision" = ("convmemory_session"."revision" + %s), "updated_at"
+        = CLOCK_TIMESTAMP()
 WHERE "convmemory_session"."id" = %s;
 
 -- redact (14 of 36)
@@ -1024,9 +1031,12 @@ WHERE "convmemory_session"."id" = %s;
 
 -- truncate (1 of 15)
 UPDATE "convmemory_session"
-SET "due_since" = NULL, "queued_at" = NULL, "attempts" = %s, "next_attempt_at" = NULL, "lease_token" = %s,
-    "lease_expires_at" = NULL, "last_error" = %s, "epoch" = ("convmemory_session"."epoch" + %s), "revision" =
-    ("convmemory_session"."revision" + %s), "updated_at" = CLOCK_TIMESTAMP()
+SET "rebuild_after" = CASE WHEN ("convmemory_session"."lease_expires_at" > (CLOCK_TIMESTAMP())
+    AND "convmemory_session"."rebuild_after" IS NOT NULL) THEN CLOCK_TIMESTAMP() ELSE
+        "convmemory_session"."rebuild_after" END, "due_since" = NULL, "queued_at" = NULL, "attempts" = %s,
+        "next_attempt_at" = NULL, "lease_token" = %s, "lease_expires_at" = NULL, "last_error" = %s, "epoch" =
+        ("convmemory_session"."epoch" + %s), "revision" = ("convmemory_session"."revision" + %s), "updated_at"
+        = CLOCK_TIMESTAMP()
 WHERE ("convmemory_session"."name_hash" = %s
     AND "convmemory_session"."last_position" > %s);
 
@@ -1065,9 +1075,12 @@ WHERE ("convmemory_usedkey"."gone_at" IS NULL
 
 -- clear (1 of 7)
 UPDATE "convmemory_session"
-SET "due_since" = NULL, "queued_at" = NULL, "attempts" = %s, "next_attempt_at" = NULL, "lease_token" = %s,
-    "lease_expires_at" = NULL, "last_error" = %s, "epoch" = ("convmemory_session"."epoch" + %s), "revision" =
-    ("convmemory_session"."revision" + %s), "updated_at" = CLOCK_TIMESTAMP()
+SET "rebuild_after" = CASE WHEN ("convmemory_session"."lease_expires_at" > (CLOCK_TIMESTAMP())
+    AND "convmemory_session"."rebuild_after" IS NOT NULL) THEN CLOCK_TIMESTAMP() ELSE
+        "convmemory_session"."rebuild_after" END, "due_since" = NULL, "queued_at" = NULL, "attempts" = %s,
+        "next_attempt_at" = NULL, "lease_token" = %s, "lease_expires_at" = NULL, "last_error" = %s, "epoch" =
+        ("convmemory_session"."epoch" + %s), "revision" = ("convmemory_session"."revision" + %s), "updated_at"
+        = CLOCK_TIMESTAMP()
 WHERE "convmemory_session"."name_hash" = %s;
 
 -- clear (3 of 7)

@@ -510,9 +510,13 @@ WHERE ("convmemory_session"."due_since" IS NOT NULL
             '000', '.000000', '')))
     AND "convmemory_session"."alias" = %s
     AND ("convmemory_session"."queued_at" IS NULL
+        OR "convmemory_session"."queued_at" > (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) ||
+            '000', '.000000', ''))
         OR "convmemory_session"."queued_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000',
             '.000000', ''))
-        OR "convmemory_session"."queued_at" < ("convmemory_session"."due_since")
+        OR ("convmemory_session"."due_since" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) ||
+            '000', '.000000', ''))
+            AND "convmemory_session"."queued_at" < ("convmemory_session"."due_since"))
         OR ("convmemory_session"."lease_expires_at" > ("convmemory_session"."queued_at")
             AND "convmemory_session"."lease_expires_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now')
                 || '000', '.000000', '')))
@@ -536,9 +540,13 @@ WHERE ("convmemory_session"."due_since" IS NOT NULL
             '000', '.000000', '')))
     AND "convmemory_session"."alias" = %s
     AND ("convmemory_session"."queued_at" IS NULL
+        OR "convmemory_session"."queued_at" > (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) ||
+            '000', '.000000', ''))
         OR "convmemory_session"."queued_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000',
             '.000000', ''))
-        OR "convmemory_session"."queued_at" < ("convmemory_session"."due_since")
+        OR ("convmemory_session"."due_since" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) ||
+            '000', '.000000', ''))
+            AND "convmemory_session"."queued_at" < ("convmemory_session"."due_since"))
         OR ("convmemory_session"."lease_expires_at" > ("convmemory_session"."queued_at")
             AND "convmemory_session"."lease_expires_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now')
                 || '000', '.000000', '')))
@@ -564,9 +572,13 @@ WHERE ("convmemory_session"."due_since" IS NOT NULL
             '000', '.000000', '')))
     AND "convmemory_session"."alias" = %s
     AND ("convmemory_session"."queued_at" IS NULL
+        OR "convmemory_session"."queued_at" > (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) ||
+            '000', '.000000', ''))
         OR "convmemory_session"."queued_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000',
             '.000000', ''))
-        OR "convmemory_session"."queued_at" < ("convmemory_session"."due_since")
+        OR ("convmemory_session"."due_since" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) ||
+            '000', '.000000', ''))
+            AND "convmemory_session"."queued_at" < ("convmemory_session"."due_since"))
         OR ("convmemory_session"."lease_expires_at" > ("convmemory_session"."queued_at")
             AND "convmemory_session"."lease_expires_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now')
                 || '000', '.000000', '')))
@@ -1003,10 +1015,14 @@ WHERE ("convmemory_session"."lease_expires_at" > (REPLACE(STRFTIME('%%Y-%%m-%%d 
 -- redact (12 of 35)
 -- redact (24 of 35)
 UPDATE "convmemory_session"
-SET "due_since" = NULL, "queued_at" = NULL, "attempts" = %s, "next_attempt_at" = NULL, "lease_token" = %s,
-    "lease_expires_at" = NULL, "last_error" = %s, "epoch" = ("convmemory_session"."epoch" + %s), "revision" =
-    ("convmemory_session"."revision" + %s), "updated_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now')
-    || '000', '.000000', '')
+SET "rebuild_after" = CASE WHEN ("convmemory_session"."lease_expires_at" > (REPLACE(STRFTIME('%%Y-%%m-%%d
+    %%H:%%M:%%f', 'now') || '000', '.000000', ''))
+    AND "convmemory_session"."rebuild_after" IS NOT NULL) THEN REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f',
+        'now') || '000', '.000000', '') ELSE "convmemory_session"."rebuild_after" END, "due_since" = NULL,
+        "queued_at" = NULL, "attempts" = %s, "next_attempt_at" = NULL, "lease_token" = %s, "lease_expires_at"
+        = NULL, "last_error" = %s, "epoch" = ("convmemory_session"."epoch" + %s), "revision" =
+        ("convmemory_session"."revision" + %s), "updated_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f',
+        'now') || '000', '.000000', '')
 WHERE "convmemory_session"."id" = %s;
 
 -- redact (13 of 35)
@@ -1067,10 +1083,14 @@ WHERE "convmemory_session"."id" = %s;
 
 -- truncate (1 of 15)
 UPDATE "convmemory_session"
-SET "due_since" = NULL, "queued_at" = NULL, "attempts" = %s, "next_attempt_at" = NULL, "lease_token" = %s,
-    "lease_expires_at" = NULL, "last_error" = %s, "epoch" = ("convmemory_session"."epoch" + %s), "revision" =
-    ("convmemory_session"."revision" + %s), "updated_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now')
-    || '000', '.000000', '')
+SET "rebuild_after" = CASE WHEN ("convmemory_session"."lease_expires_at" > (REPLACE(STRFTIME('%%Y-%%m-%%d
+    %%H:%%M:%%f', 'now') || '000', '.000000', ''))
+    AND "convmemory_session"."rebuild_after" IS NOT NULL) THEN REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f',
+        'now') || '000', '.000000', '') ELSE "convmemory_session"."rebuild_after" END, "due_since" = NULL,
+        "queued_at" = NULL, "attempts" = %s, "next_attempt_at" = NULL, "lease_token" = %s, "lease_expires_at"
+        = NULL, "last_error" = %s, "epoch" = ("convmemory_session"."epoch" + %s), "revision" =
+        ("convmemory_session"."revision" + %s), "updated_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f',
+        'now') || '000', '.000000', '')
 WHERE ("convmemory_session"."name_hash" = %s
     AND "convmemory_session"."last_position" > %s);
 
@@ -1109,10 +1129,14 @@ WHERE ("convmemory_usedkey"."gone_at" IS NULL
 
 -- clear (1 of 7)
 UPDATE "convmemory_session"
-SET "due_since" = NULL, "queued_at" = NULL, "attempts" = %s, "next_attempt_at" = NULL, "lease_token" = %s,
-    "lease_expires_at" = NULL, "last_error" = %s, "epoch" = ("convmemory_session"."epoch" + %s), "revision" =
-    ("convmemory_session"."revision" + %s), "updated_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now')
-    || '000', '.000000', '')
+SET "rebuild_after" = CASE WHEN ("convmemory_session"."lease_expires_at" > (REPLACE(STRFTIME('%%Y-%%m-%%d
+    %%H:%%M:%%f', 'now') || '000', '.000000', ''))
+    AND "convmemory_session"."rebuild_after" IS NOT NULL) THEN REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f',
+        'now') || '000', '.000000', '') ELSE "convmemory_session"."rebuild_after" END, "due_since" = NULL,
+        "queued_at" = NULL, "attempts" = %s, "next_attempt_at" = NULL, "lease_token" = %s, "lease_expires_at"
+        = NULL, "last_error" = %s, "epoch" = ("convmemory_session"."epoch" + %s), "revision" =
+        ("convmemory_session"."revision" + %s), "updated_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f',
+        'now') || '000', '.000000', '')
 WHERE "convmemory_session"."name_hash" = %s;
 
 -- clear (3 of 7)
