@@ -11,7 +11,7 @@ from django_convmemory.exceptions import InvalidMessage
 from django_convmemory.messages import ChatMessage
 from django_convmemory.rules import exchanges
 from django_convmemory.rules.counters import Counters, Entry
-from django_convmemory.rules.exchanges import NO_RESULT, Placed
+from django_convmemory.rules.exchanges import NO_RESULT, MessageRef
 from django_convmemory.rules.options import Options
 from django_convmemory.rules.strategies import Buffer, Strategy, SummaryBuffer, TokenBuffer, Window
 from django_convmemory.rules.transcript import spoken
@@ -41,7 +41,7 @@ def snapshot(
     """A session with these messages, and a summary of the first ``folded`` exchanges."""
     counters, rows = Counters().append([Entry(message, COUNTER.count(message)) for message in conversation])
     placed = [
-        Placed(row.position, message, COUNTER.count(message), row.answers)
+        MessageRef(row.position, message, COUNTER.count(message), row.answers)
         for message, row in zip(conversation, rows, strict=True)
     ]
     unpinned = [row for row in placed if not row.message.pinned]

@@ -14,7 +14,7 @@ from django_convmemory.exceptions import InvalidArgument, InvalidMessage
 from django_convmemory.messages import ChatMessage
 from django_convmemory.rules import exchanges
 from django_convmemory.rules.counters import Counters
-from django_convmemory.rules.exchanges import Placed
+from django_convmemory.rules.exchanges import MessageRef
 from django_convmemory.rules.options import ROLES, Options, Roles
 from django_convmemory.rules.strategies import Amount, Strategy, stepped
 from django_convmemory.rules.transcript import spoken
@@ -73,7 +73,7 @@ class Context(Sequence[ChatMessage]):
     def __init__(
         self,
         leading: Sequence[Part] = (),
-        tail: Sequence[Placed] = (),
+        tail: Sequence[MessageRef] = (),
         *,
         tokens: int = 0,
         summary: str | None = None,
@@ -125,7 +125,7 @@ class Context(Sequence[ChatMessage]):
 
     def _quoting(self, quotes: ChatMessage, hits: Sequence[Hit], at: int, counter: TokenCounter) -> Context:
         """Return this context with ``quotes``, a message that quotes ``hits``, before the index ``at`` of the tail."""
-        row = Placed(0, quotes, counter.count(quotes))
+        row = MessageRef(0, quotes, counter.count(quotes))
         tail = [*self._tail[:at], row, *self._tail[at:]]
         filler_tokens = _filler_tokens(self._roles, self._leading, tail, counter)
         context = Context(
@@ -305,7 +305,7 @@ def assemble(
     )
 
 
-def _filler_tokens(roles: str, leading: Sequence[Part], tail: Sequence[Placed], counter: TokenCounter) -> int:
+def _filler_tokens(roles: str, leading: Sequence[Part], tail: Sequence[MessageRef], counter: TokenCounter) -> int:
     """Return the tokens of what ``roles="alternating"`` adds."""
     if roles != "alternating":
         return 0
@@ -340,11 +340,11 @@ def _system_part(system: Any, counter: TokenCounter) -> list[Part]:
     return [] if message is None else [Part("system", message, counter.count(message))]
 
 
-def _total(rows: Sequence[Part] | Sequence[Placed]) -> int:
+def _total(rows: Sequence[Part] | Sequence[MessageRef]) -> int:
     return sum([row.tokens for row in rows])
 
 
-def _shown(snapshot: Snapshot, strategy: Strategy, counter: TokenCounter, budget: float) -> Sequence[Placed]:
+def _shown(snapshot: Snapshot, strategy: Strategy, counter: TokenCounter, budget: float) -> Sequence[MessageRef]:
     """Return the messages of the tail that the strategy shows and that fit into ``budget``, well-formed.
 
     The newest exchange fits always.

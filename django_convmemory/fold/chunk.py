@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from django_convmemory.fold.base import Fold, LeaseLost
 from django_convmemory.messages import ChatMessage
-from django_convmemory.rules.exchanges import Placed, Turn
+from django_convmemory.rules.exchanges import MessageRef, Turn
 from django_convmemory.rules.transcript import spoken
 from django_convmemory.tokens import TokenCounter
 
@@ -42,7 +42,7 @@ class Chunk:
 
     first: int
     last: int
-    turns: Sequence[Placed]
+    turns: Sequence[MessageRef]
     count: int
     tokens: int
     following: int
@@ -119,18 +119,18 @@ def smaller_window(fold: Fold, chunk: Chunk) -> int:
 class ExchangePart(NamedTuple):
     """A part of an exchange: its messages, the offset at which it ends, and whether nothing is left after it."""
 
-    turns: list[Placed]
+    turns: list[MessageRef]
     end: int
     last: bool
 
 
-def part_of(rows: Sequence[Placed], start: int, max_tokens: int, counter: TokenCounter) -> ExchangePart:
+def part_of(rows: Sequence[MessageRef], start: int, max_tokens: int, counter: TokenCounter) -> ExchangePart:
     """Return the part of ``rows`` that begins at the offset ``start`` and has at most ``max_tokens`` tokens.
 
     It has the stored message where that fits as a whole, and otherwise a message with a piece of its text. It has at
     least one character, unless nothing is left.
     """
-    turns: list[Placed] = []
+    turns: list[MessageRef] = []
     offset, left = 0, max_tokens
     for index, row in enumerate(rows):
         text = spoken(row.message)
@@ -167,7 +167,7 @@ def _has_words(message: ChatMessage) -> bool:
     return any(character.isalnum() for character in message.content or "")
 
 
-def _piece(row: Placed, text: str) -> Placed:
+def _piece(row: MessageRef, text: str) -> MessageRef:
     # The calls of a message are in its text. As calls they would be in each part.
     role, kind, name, call_id = row.message.role, row.message.kind, row.message.name, row.message.tool_call_id
     return row._replace(message=ChatMessage.restore(role, text, kind, name=name, tool_call_id=call_id))

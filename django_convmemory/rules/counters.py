@@ -6,7 +6,6 @@ append reads nothing before it writes. :class:`Batch` prepares the numbers for t
 
 from __future__ import annotations
 
-import dataclasses
 import datetime as dt
 import functools
 import hashlib
@@ -19,6 +18,7 @@ from typing import Any, NamedTuple
 
 from django_convmemory.exceptions import ToolResultRefused, TooManyPinned
 from django_convmemory.messages import CHAT, REASONING, ChatMessage
+from django_convmemory.rules.exchanges import MessageRef
 from django_convmemory.rules.strategies import Threshold
 
 MAX_PINNED = 64
@@ -226,77 +226,33 @@ class Counters(NamedTuple):
 _EMPTY = Counters()
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Standing:
-    """An unpinned message near the end of a conversation: its position, its tokens, and the total through it."""
+def rewound(
+    before: Counters,
+    last_position: int,
+    last: MessageRef | None,
+    spoke: MessageRef | None,
+    continuing: Sequence[MessageRef],
+) -> Counters:
+    """Return the counters of the session with the counters ``before`` if it ends at ``last_position``, unsummarized.
 
-    position: int
-    tokens: int
-    tokens_through: int
-
-
-class Placing(NamedTuple):
-    """A stored message as :func:`ending` takes it."""
-
-    standing: Standing
-    answers: int | None
-    message: ChatMessage
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Ending:
-    """How the messages through ``last_position`` end: everything that the counters there depend on.
-
-    ``last`` is the last unpinned message. ``spoke`` is the last assistant message that began an exchange. With the
-    items that continue it, it made the calls ``call_ids``. ``answered`` are the ids of those that have a result.
-    ``is_continued`` says that ``last`` is a result of these calls, or such an item.
+    Of the messages through there, ``last`` is the last unpinned one. ``spoke`` is the last assistant message that
+    answers nothing, and ``continuing`` are the messages that answer it.
     """
-
-    last_position: int
-    last: Standing | None = None
-    spoke: Standing | None = None
-    call_ids: tuple[str, ...] = ()
-    answered: Sequence[str] = ()
-    is_continued: bool = False
-
-
-def ending(last_position: int, last: Placing | None, spoke: Placing | None, continuing: Iterable[Placing]) -> Ending:
-    """Return how the messages through ``last_position`` end.
-
-    ``last`` is the last unpinned message. ``spoke`` is the last assistant message that answers nothing, and
-    ``continuing`` are the messages that answer it.
-    """
-    if last is None or spoke is None:
-        return Ending(last_position, last=last.standing if last else None)
-    continuing = list(continuing)
-    items = [spoke, *(each for each in continuing if each.message.role == "assistant")]
-    return Ending(
-        last_position,
-        last=last.standing,
-        spoke=spoke.standing,
-        call_ids=tuple(call_id for each in items for call_id in each.message.call_ids),
-        answered=[each.message.tool_call_id for each in continuing if each.message.tool_call_id is not None],
-        is_continued=last.answers == spoke.standing.position,
-    )
-
-
-def rewound(before: Counters, ending: Ending) -> Counters:
-    """Return the counters of the session with the counters ``before`` if it is cut at ``ending``, without a summary."""
-    pinned = tuple(message for message in before.pinned if message.position <= ending.last_position)
-    last, spoke = ending.last, ending.spoke
+    pinned = tuple(message for message in before.pinned if message.position <= last_position)
     if last is None:
-        return Counters(last_position=ending.last_position, pinned=pinned)
-    calls = call_marks(ending.call_ids)
-    open_calls = calls
-    for call_id in ending.answered:
-        open_calls = open_calls.replace(call_mark(call_id), "")
+        return Counters(last_position=last_position, pinned=pinned)
+    items = [row for row in (spoke, *continuing) if row is not None and row.message.role == "assistant"]
+    open_calls = calls = call_marks(call_id for row in items for call_id in row.message.call_ids)
+    for row in continuing:
+        if row.message.tool_call_id is not None:
+            open_calls = open_calls.replace(call_mark(row.message.tool_call_id), "")
     # The exchange that began last is the newest one if nothing came after what continues it.
     newest = last
-    if spoke is not None and (open_calls or ending.is_continued):
+    if spoke is not None and (open_calls or last.answers == spoke.position):
         newest = spoke
     return Counters(
-        last_position=ending.last_position,
-        unpinned_count=ending.last_position - len(pinned),
+        last_position=last_position,
+        unpinned_count=last_position - len(pinned),
         unpinned_tokens=last.tokens_through,
         settled_tokens=newest.tokens_through - newest.tokens,
         newest_position=newest.position,

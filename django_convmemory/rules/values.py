@@ -24,7 +24,7 @@ from django_convmemory.exceptions import (
 )
 from django_convmemory.messages import ChatMessage
 from django_convmemory.rules.counters import Counters, Covered, Pinned
-from django_convmemory.rules.exchanges import Placed
+from django_convmemory.rules.exchanges import MessageRef
 from django_convmemory.rules.strategies import View
 
 
@@ -119,8 +119,8 @@ class Snapshot(NamedTuple):
     revision: int
     epoch: int
     summary: SummaryVersion | None
-    pinned: Sequence[Placed]
-    tail: Sequence[Placed]
+    pinned: Sequence[MessageRef]
+    tail: Sequence[MessageRef]
 
 
 class StoredMessage(NamedTuple):

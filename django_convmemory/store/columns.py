@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from django_convmemory.messages import CHAT, ChatMessage, FrozenDict, dumps, frozen_json
 from django_convmemory.rules import exchanges
 from django_convmemory.rules.counters import Entry, Row
-from django_convmemory.rules.exchanges import Placed
+from django_convmemory.rules.exchanges import MessageRef
 from django_convmemory.rules.values import StoredMessage
 
 # Stands for the position of a call that was made before the batch.
@@ -221,9 +221,9 @@ def _frozen(value: Any) -> FrozenDict:
     return frozen
 
 
-def placed(rows: Any) -> list[Placed]:
+def placed(rows: Any) -> list[MessageRef]:
     """Return the messages of rows with the columns ``PLACED_NAMES``, by position."""
-    rows_placed: list[Placed] = []
+    rows_placed: list[MessageRef] = []
     longer = bool(MORE_NAMES)  # Slicing each row for nothing would take a fifth of the time.
     restore, new = ChatMessage.restore, tuple.__new__  # A named tuple's own constructor takes three times as long.
     for row in rows:
@@ -233,6 +233,6 @@ def placed(rows: Any) -> list[Placed]:
         else:
             message = restore(role, content, kind)  # The usual case. A call more would take a tenth of the time.
         shown = exchanges.redacted(message) if redacted else message
-        rows_placed.append(new(Placed, (position, shown, tokens, answers, None)))
+        rows_placed.append(new(MessageRef, (position, shown, tokens, answers, None, 0)))
     rows_placed.sort()  # By position, which is unique.
     return rows_placed

@@ -24,15 +24,11 @@ from django_convmemory.rules.counters import (
     Batch,
     Counters,
     Covered,
-    Ending,
-    Placing,
     Previous,
-    Standing,
-    ending,
     rewound,
 )
 from django_convmemory.rules.creations import Creation
-from django_convmemory.rules.exchanges import Placed, Turn
+from django_convmemory.rules.exchanges import MessageRef, Turn
 from django_convmemory.rules.indexable import Extent, Indexable, IndexRead, Unindexed
 from django_convmemory.rules.pause import Pause, wait_after_lease
 from django_convmemory.rules.segments import Segment
@@ -72,10 +68,10 @@ class Message:
     redacted: bool = False
 
     @property
-    def placed(self) -> Placed:
+    def ref(self) -> MessageRef:
         message = self.message.without_item()
         message = exchanges.redacted(message) if self.redacted else message
-        return Placed(self.position, message, self.tokens, self.answers, self.created_at)
+        return MessageRef(self.position, message, self.tokens, self.answers, self.created_at, self.tokens_through)
 
     @property
     def indexable(self) -> Indexable:
@@ -88,10 +84,6 @@ class Message:
     @property
     def stored(self) -> values.StoredMessage:
         return self.with_item._replace(message=self.message.without_item())
-
-    @property
-    def placing(self) -> Placing:
-        return Placing(Standing(self.position, self.tokens, self.tokens_through), self.answers, self.message)
 
     @property
     def previous(self) -> Previous:
@@ -439,9 +431,9 @@ class InMemoryStore:
             revision=session.revision,
             epoch=session.epoch,
             summary=session.summary if view.summary else None,
-            pinned=[row.placed for row in session.rows if row.position in positions],
+            pinned=[row.ref for row in session.rows if row.position in positions],
             tail=[
-                row.placed
+                row.ref
                 for row in session.rows
                 if not row.message.pinned and bound.admits(row.position, row.tokens_through)
             ],
@@ -540,7 +532,7 @@ class InMemoryStore:
         removed = len(session.rows) - after if session else 0
         if session is None or removed <= 0:
             return 0, None
-        session.counters = rewound(session.counters, _ending(session, after))
+        session.counters = _rewound(session, after)
         del session.rows[after:]
         _cut_index(session, after)
         for version in session.versions.values():
@@ -613,7 +605,7 @@ class InMemoryStore:
             forked_from=session.id,
             fork_position=at,
         )
-        copy.counters = rewound(session.counters, _ending(session, at))
+        copy.counters = _rewound(session, at)
         copy.rows = [dataclasses.replace(row) for row in session.rows[:at]]
         copy.versions = {
             number: dataclasses.replace(version)
@@ -767,16 +759,16 @@ class InMemoryStore:
     def turns(self, claim: Claim) -> list[Turn]:
         return [Turn(row.position, row.tokens, row.answers, row.message.role) for row in self._tail(claim)]
 
-    def messages(self, claim: Claim, first: int, last: int) -> list[Placed]:
+    def messages(self, claim: Claim, first: int, last: int) -> list[MessageRef]:
         return [row for row in self._tail(claim) if first <= row.position <= last]
 
     @_locked
-    def _tail(self, claim: Claim) -> list[Placed]:
+    def _tail(self, claim: Claim) -> list[MessageRef]:
         session = self._sessions.get(claim.session_id)
         if session is None or session.epoch != claim.epoch:
             return []
         covered, last = claim.counters.covered_position, claim.counters.last_position
-        return [row.placed for row in session.rows[covered:last] if not row.message.pinned]
+        return [row.ref for row in session.rows[covered:last] if not row.message.pinned]
 
     @_locked
     def extend(self, claim: Claim, *, lease: float) -> bool:
@@ -1029,13 +1021,13 @@ def _explained(session: Session, error: exceptions.ToolResultRefused) -> excepti
     return values.late_result(error.call_id, calling, closing)
 
 
-def _ending(session: Session, position: int) -> Ending:
-    """Return how the messages through ``position`` end."""
-    rows = [row.placing for row in session.rows[:position] if not row.message.pinned]
+def _rewound(session: Session, position: int) -> Counters:
+    """Return the counters of the session if it ends at ``position``, without a summary."""
+    rows = [row.ref for row in session.rows[:position] if not row.message.pinned]
     begun = (row for row in reversed(rows) if row.message.role == "assistant" and row.answers is None)
     spoke = next(begun, None)
-    continuing = [row for row in rows if spoke is not None and row.answers == spoke.standing.position]
-    return ending(position, rows[-1] if rows else None, spoke, continuing)
+    continuing = [row for row in rows if spoke is not None and row.answers == spoke.position]
+    return rewound(session.counters, position, rows[-1] if rows else None, spoke, continuing)
 
 
 def _finish_versions(session: Session, claim: Claim, version: NewVersion) -> None:

@@ -24,7 +24,7 @@ from django_convmemory import models
 from django_convmemory.clock import Clock
 from django_convmemory.messages import PINNED_ROLES
 from django_convmemory.rules import values
-from django_convmemory.rules.exchanges import Placed, Turn
+from django_convmemory.rules.exchanges import MessageRef, Turn
 from django_convmemory.rules.pause import wait_after_lease
 from django_convmemory.rules.strategies import Threshold
 from django_convmemory.rules.values import Claim
@@ -111,7 +111,7 @@ class Leases(Database):
         covered, last = claim.counters.covered_position, claim.counters.last_position
         return [Turn(*row) for row in _turns(self.using).read(session_id=claim.session_id, after=covered, last=last)]
 
-    def messages(self, claim: Claim, first: int, last: int) -> list[Placed]:
+    def messages(self, claim: Claim, first: int, last: int) -> list[MessageRef]:
         """Return the unpinned messages of the claimed tail from the position ``first`` through ``last``."""
         # Only messages that the claim is for.
         after = max(first - 1, claim.counters.covered_position)
