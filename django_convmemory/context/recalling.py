@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from django_convmemory import observers
 from django_convmemory.context import assembly as contexts
 from django_convmemory.context.assembly import Context
-from django_convmemory.messages import ChatMessage
+from django_convmemory.messages import ChatMessage, spoken
 from django_convmemory.rules import transcript
 from django_convmemory.rules.options import Options
-from django_convmemory.rules.transcript import spoken
 from django_convmemory.rules.values import SessionName, Snapshot, StoredMessage
 from django_convmemory.search import indexing, searching
 from django_convmemory.search.hits import Hit
