@@ -17,8 +17,7 @@ from django_convmemory.exceptions import ConvMemoryError, ToolResultRefused
 from django_convmemory.messages import ROLES, ChatMessage
 from django_convmemory.rules import segments
 from django_convmemory.rules.counters import MAX_PINNED, Counters, Previous
-from django_convmemory.rules.indexable import Indexable
-from django_convmemory.rules.segments import Segment
+from django_convmemory.rules.segments import Indexable, Segment
 from django_convmemory.search import indexing
 from django_convmemory.store import columns, transactions
 

@@ -19,7 +19,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from django_convmemory import exceptions
 from django_convmemory.messages import ChatMessage, frozen_json
-from django_convmemory.rules import creations, exchanges, indexable, segments, used_keys, values
+from django_convmemory.rules import creations, exchanges, segments, used_keys, values
 from django_convmemory.rules.counters import (
     Batch,
     Counters,
@@ -33,9 +33,8 @@ from django_convmemory.rules.counters import (
 )
 from django_convmemory.rules.creations import Creation
 from django_convmemory.rules.exchanges import Placed, Turn
-from django_convmemory.rules.indexable import Extent, Indexable, IndexRead, Unindexed
 from django_convmemory.rules.pause import Pause, wait_after_lease
-from django_convmemory.rules.segments import Segment
+from django_convmemory.rules.segments import Extent, Indexable, IndexRead, Segment, Unindexed
 from django_convmemory.rules.strategies import Threshold, View
 from django_convmemory.rules.values import (
     Appended,
@@ -506,8 +505,8 @@ class InMemoryStore:
         theirs = [session for session in self._of_scope(alias, owner_id=owner_id, visitor=visitor) if session.rows]
         theirs.sort(key=lambda session: (session.updated_at, session.id), reverse=True)
         extents = [session.extent for session in theirs]
-        chosen = indexable.newest(extents, max_messages=max_messages, max_sessions=len(extents))
-        after = indexable.unindexed_after(chosen)
+        chosen = segments.newest_sessions(extents, max_messages=max_messages, max_sessions=len(extents))
+        after = segments.unindexed_after(chosen)
         results = [
             _read(session, after.get(session.id, session.counters.last_position)) for session in theirs[: len(chosen)]
         ]
@@ -515,7 +514,7 @@ class InMemoryStore:
             results[-1] = results[-1]._replace(others=True)
         return results
 
-    def read_indexes_among(self, alias: str, sessions: Any, *, max_messages: int = 100_000) -> list[IndexRead]:
+    def read_indexes_among(self, alias: str, sessions: Any, *, max_messages: int) -> list[IndexRead]:
         raise exceptions.InvalidSession(
             "The in-memory store has no rows. Search one session, or those of an owner or a visitor."
         )
