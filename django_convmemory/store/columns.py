@@ -141,6 +141,7 @@ def redacted_values(message: ChatMessage) -> dict[str, Any]:
 
 
 READ_NAMES = tuple(column.name for column in MESSAGE_COLUMNS if column.read)
+JSON_NAMES = frozenset(column.name for column in MESSAGE_COLUMNS if column.kind is Kind.JSON)
 # message_of() takes the columns role, kind, content, wire and metadata, and then these.
 MORE_NAMES = READ_NAMES[5:]
 _read = operator.attrgetter(*READ_NAMES)

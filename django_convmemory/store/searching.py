@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from django.db import connections
-from django.db.models import BigIntegerField, F, Q, TextField, Value
+from django.db.models import BigIntegerField, ExpressionWrapper, F, Q, TextField, Value
 from django.db.models.functions import Cast, Greatest, Least, Left
 
 from django_convmemory import exceptions, models
@@ -133,7 +133,11 @@ _SEGMENTS = models.Segment.objects.values_list(
 _SESSIONS: Any = models.Session.objects.values_list(
     Value("session"), *_columns(session_id="pk", position="epoch"), "indexed_position", "last_position"
 )
-_PLACED = models.Message.objects.values_list("session_id", "session__epoch", *columns.STORED_NAMES)
+# JSON comes as text. Otherwise Django would call the field for each value, also for NULL.
+_PLACED = models.Message.objects.values_list(
+    *("session_id", "session__epoch"),
+    *(ExpressionWrapper(F(name), TextField()) if name in columns.JSON_NAMES else name for name in columns.STORED_NAMES),
+)
 
 
 def _read_indexes(using: str, sessions: models.SessionQuerySet, *, max_messages: int) -> list[IndexRead]:
