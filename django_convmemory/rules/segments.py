@@ -117,6 +117,14 @@ def trimmed(segment: Segment, last: int) -> Segment:
     return draft.segment()
 
 
+def through(index: Sequence[Segment], last: int) -> list[Segment]:
+    """Return the segments of the messages through the position ``last``."""
+    kept = [segment for segment in index if segment.first <= last]
+    if kept and kept[-1].last > last:
+        kept[-1] = trimmed(kept[-1], last)
+    return kept
+
+
 def terms(segment: Segment) -> Iterator[tuple[str, int, int]]:
     """Return the terms with the positions of the messages that have them, and how often they do. For checks."""
     draft = _Draft.of(segment)

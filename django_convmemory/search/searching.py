@@ -67,9 +67,7 @@ def searchable(read: IndexRead) -> Searchable:
 
 def _joined(read: IndexRead) -> Searchable:
     extent, end, indexed = read.extent, read.extent.end(read.before), read.extent.indexed_position
-    known = [segment for segment in read.segments if segment.first <= end]
-    if known and known[-1].last > end:
-        known[-1] = segments.trimmed(known[-1], end)
+    known = segments.through(read.segments, end)
     unindexed = max(0, end - indexed)
     messages = [stored for stored in read.messages if max(read.after, indexed) < stored.position <= end]
     if messages:

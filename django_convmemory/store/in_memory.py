@@ -539,7 +539,7 @@ class InMemoryStore:
             return 0, None
         session.counters = rewound(session.counters, _ending(session, after))
         del session.rows[after:]
-        _cut_index(session, after)
+        session.segments = segments.through(session.segments, after)
         for version in session.versions.values():
             if version.value.last_position > after:
                 version.value = values.emptied(version.value)
@@ -615,8 +615,7 @@ class InMemoryStore:
             if version.valid and not version.building and version.value.last_position <= at
         }
         copy.last_version = session.last_version
-        copy.segments = list(session.segments)
-        _cut_index(copy, at)
+        copy.segments = segments.through(session.segments, at)
         self._insert(copy)
         edited = self._finish(copy, copy.counters.first_unfoldable, threshold)
         copy.epoch = copy.revision = 0
@@ -1055,10 +1054,3 @@ def _strike(session: Session, position: int) -> None:
         segments.struck(segment, position) if segment.first <= position <= segment.last else segment
         for segment in session.segments
     ]
-
-
-def _cut_index(session: Session, after: int) -> None:
-    """Remove the messages after the position ``after`` from the index."""
-    session.segments = [segment for segment in session.segments if segment.first <= after]
-    if session.indexed_position > after:
-        session.segments[-1] = segments.trimmed(session.segments[-1], after)

@@ -232,6 +232,4 @@ def copied(using: str, sessions: models.SessionQuerySet, at: int) -> Copied:
     rows = rows.order_by("session_id", "first")
     found = list(rows.values_list("first", "last", "data", "session__epoch"))
     index = [Segment(first, last, data) for first, last, data, _ in found]
-    if index and index[-1].last > at:
-        index[-1] = segments.trimmed(index[-1], at)
-    return Copied(found[0][-1], index) if found else NOTHING_COPIED
+    return Copied(found[0][-1], segments.through(index, at)) if found else NOTHING_COPIED
