@@ -111,7 +111,7 @@ def _occurrences(text: str, query: Query) -> Iterator[_Occurrence]:
         return
     words = {form: number for number, forms in enumerate(query.terms) for form in forms}
     characters = dict(zip(query.characters, itertools.count(len(query.terms)), strict=False))
-    for term, start, end in itertools.islice(tokenizer.spans(text), tokenizer.MAX_TERMS):
+    for term, start, end in tokenizer.spans(text):
         if term in words:
             yield _Occurrence(start, end, words[term])
         for character, word in characters.items():

@@ -343,23 +343,27 @@ def _bigrams(run: str, starts: Sequence[int], ends: Sequence[int]) -> Iterator[W
 # Terms.
 
 
-def spans(text: str) -> Iterator[tuple[str, int, int]]:
-    """Return the terms of ``text``, each with the range of the text that it stands for. A word can give several."""
+def spans(text: str) -> list[tuple[str, int, int]]:
+    """Return the first ``MAX_TERMS`` terms of ``text``, each with the range of the text that it stands for."""
     stream = words(text)
     head = list(itertools.islice(stream, _TELLING_WORDS))
     told = languages_of(text, head)
+    found: list[tuple[str, int, int]] = []
     for kind, word, start, end in itertools.chain(head, stream):
+        if len(found) >= MAX_TERMS:
+            break
         if kind != WORD:
-            yield word, start, end
+            found.append((word, start, end))
             continue
         for language in told:
             if word not in language.stop_words:
-                yield language.tag + language.stem(word), start, end
+                found.append((language.tag + language.stem(word), start, end))  # noqa: PERF401  slower for each word
+    return found[:MAX_TERMS]
 
 
 def tokenize(text: str) -> list[str]:
-    """Return the terms of ``text`` that are indexed, repeated ones included: the first ``MAX_TERMS``."""
-    return [term for term, _, _ in itertools.islice(spans(text), MAX_TERMS)]
+    """Return the terms of ``text`` that are indexed, repeated ones included."""
+    return [term for term, _, _ in spans(text)]
 
 
 class Query(NamedTuple):
