@@ -428,6 +428,23 @@ def text_parts(parts: Iterable[Mapping[str, Any]]) -> list[str]:
     return [part["text"] for part in parts if isinstance(part.get("text"), str)]
 
 
+def spoken(message: ChatMessage) -> str:
+    """Return ``message`` as one text: content, tool calls, and a word in brackets for each part that is not text."""
+    texts = []
+    if isinstance(message.content, str):
+        texts.append(message.content)
+    else:
+        parts = message.content or ()
+        texts += [part["text"] if isinstance(part.get("text"), str) else f"[{part['type']}]" for part in parts]
+    for call in message.tool_calls:
+        function = call.get("function") or call.get("custom")
+        if not isinstance(function, Mapping):
+            function = {}
+        arguments = function.get("arguments", function.get("input", ""))
+        texts.append(f"[calls {function.get('name', 'a tool')}({arguments})]")
+    return "\n".join(text for text in texts if text)
+
+
 def coerce(message: Any) -> ChatMessage:
     """Return ``message`` as a :class:`ChatMessage`. It may have any form that ``append`` accepts."""
     if isinstance(message, ChatMessage):

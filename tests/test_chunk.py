@@ -10,9 +10,8 @@ from hypothesis import example, given, strategies as st
 
 from django_convmemory import tokens
 from django_convmemory.fold import chunk as chunks
-from django_convmemory.messages import ChatMessage
+from django_convmemory.messages import ChatMessage, spoken
 from django_convmemory.rules.exchanges import MessageRef, Turn
-from django_convmemory.rules.transcript import spoken
 from tests import conversations
 from tests.conversations import call
 

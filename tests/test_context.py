@@ -8,13 +8,12 @@ from hypothesis import given, strategies as st
 from django_convmemory.context.assembly import Context, assemble
 from django_convmemory.context.wire.chat import accepted_names
 from django_convmemory.exceptions import InvalidMessage
-from django_convmemory.messages import ChatMessage
+from django_convmemory.messages import ChatMessage, spoken
 from django_convmemory.rules import exchanges
 from django_convmemory.rules.counters import Counters, Entry
 from django_convmemory.rules.exchanges import NO_RESULT, MessageRef
 from django_convmemory.rules.options import Options
 from django_convmemory.rules.strategies import Buffer, Strategy, SummaryBuffer, TokenBuffer, Window
-from django_convmemory.rules.transcript import spoken
 from django_convmemory.rules.values import Snapshot, SummaryVersion, shown_pinned
 from django_convmemory.tokens import Utf8TokenCounter
 from tests import conversations

@@ -12,10 +12,9 @@ from django_convmemory import exceptions, models
 from django_convmemory.chat_models.base import ChatRequest
 from django_convmemory.chat_models.extractive import ExtractiveChatModel
 from django_convmemory.fold import chunk
-from django_convmemory.messages import ChatMessage
+from django_convmemory.messages import ChatMessage, spoken
 from django_convmemory.operations.handles import ConversationMemory
 from django_convmemory.rules import transcript
-from django_convmemory.rules.transcript import spoken
 from django_convmemory.store.either import Store
 from django_convmemory.store.in_memory import InMemoryStore
 from django_convmemory.store.orm import ORMStore

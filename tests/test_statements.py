@@ -25,6 +25,7 @@ from django_convmemory.rules.values import AttemptOutcome, AttemptRecord, Claim,
 from django_convmemory.search import indexing
 from django_convmemory.store import sql
 from django_convmemory.store.orm import ORMStore
+from tests.indexes import searchable, searchable_of
 from tests.settings import DATABASE, PARTITIONS
 
 pytestmark = pytest.mark.vendors
@@ -201,9 +202,9 @@ def orm_statements() -> Iterator[tuple[str, str]]:
             store.append(NAME, batch(ASSISTANT), rule, counter="c") and indexing.index(store, session_id)
         ),
         "index, nothing to do": lambda: indexing.index(store, session_id),
-        "searchable": lambda: indexing.searchable(store, NAME),
-        "searchable, before a position": lambda: indexing.searchable(store, NAME, before=3, epoch=0),
-        "searchable_of": lambda: indexing.searchable_of(store, "default", owner_id=None, visitor="v"),
+        "searchable": lambda: searchable(store, NAME),
+        "searchable, before a position": lambda: searchable(store, NAME, before=3, epoch=0),
+        "searchable_of": lambda: searchable_of(store, visitor="v"),
         "messages_at": lambda: store.messages_at([(session_id, 0, 1), (session_id, 0, 2)]),
         "pause_of": lambda: store.pause_of("default"),
         "change_pause": lambda: store.change_pause("default", lambda state: state._replace(failures=1)),

@@ -36,11 +36,12 @@ from django_convmemory.rules.strategies import (
 from django_convmemory.rules.values import StoredMessage
 from django_convmemory.scheduling import InlineScheduler, NullScheduler
 from django_convmemory.search import indexing
-from django_convmemory.search.indexing import Searchable
+from django_convmemory.search.searching import Searchable
 from django_convmemory.store.in_memory import InMemoryStore
 from django_convmemory.store.orm import ORMStore
 from django_convmemory.tokens import SummaryBufferEstimate
 from tests import response_items
+from tests.indexes import searchable, searchable_of
 
 pytestmark = pytest.mark.vendors
 
@@ -325,9 +326,7 @@ class BothStores(RuleBasedStateMachine):
     @rule(key=st.sampled_from(KEYS), before=st.none() | st.integers(0, 30), epoch=st.none() | st.integers(0, 5))
     def searchable(self, key: str, before: int | None, epoch: int | None) -> None:
         self.both(
-            lambda chat: read(
-                indexing.searchable(chat.memory.store, chat.session_name, before=before, epoch=epoch), key
-            ),
+            lambda chat: read(searchable(chat.memory.store, chat.session_name, before=before, epoch=epoch), key),
             key,
         )
 
@@ -343,7 +342,7 @@ class BothStores(RuleBasedStateMachine):
         self.both(
             lambda memory: sorted(
                 read(session, session.name.key)
-                for session in indexing.searchable_of(memory.store, memory.alias, **scope, max_messages=max_messages)
+                for session in searchable_of(memory.store, alias=memory.alias, **scope, max_messages=max_messages)
             )
         )
 

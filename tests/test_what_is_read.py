@@ -21,10 +21,10 @@ from django_convmemory.memory import (
     ConversationWindowMemory,
 )
 from django_convmemory.messages import ChatMessage
-from django_convmemory.rules.indexable import MOST_UNINDEXED
+from django_convmemory.rules.segments import MOST_UNINDEXED
 from django_convmemory.scheduling import NullScheduler
-from django_convmemory.search import indexing
 from django_convmemory.store.orm import ORMStore
+from tests.indexes import searchable
 from tests.long_sessions import fill
 from tests.settings import DATABASE, LOOKUPS
 
@@ -89,8 +89,8 @@ def reads(key: str) -> dict[str, tuple[int, tuple[str, list[Any]]]]:
         ("a window by tokens", 3 + 1, lambda: ConversationWindowMemory(store, 3).load(key, max_tokens=10_000)),
         ("a buffer of tokens", 30 + 1, lambda: ConversationTokenBufferMemory(store, 30).load(key)),
         # The message before them is read for its time.
-        ("a search", MOST_UNINDEXED + 2, lambda: indexing.searchable(store, chat.resolve(key))),
-        ("a search before", MOST_UNINDEXED + 2, lambda: indexing.searchable(store, chat.resolve(key), before=9_000)),
+        ("a search", MOST_UNINDEXED + 2, lambda: searchable(store, chat.resolve(key))),
+        ("a search before", MOST_UNINDEXED + 2, lambda: searchable(store, chat.resolve(key), before=9_000)),
     ):
         asked: list[tuple[str, list[Any]]] = []
 

@@ -17,9 +17,9 @@ from django_convmemory.context.assembly import Context
 from django_convmemory.maintenance import explain
 from django_convmemory.maintenance.explain import Disposition
 from django_convmemory.operations.handles import ConversationMemory
-from django_convmemory.search import languages, queries, tokenizer
+from django_convmemory.search import tokenizer
 from django_convmemory.search.hits import Hit, Hits
-from django_convmemory.search.queries import Query
+from django_convmemory.search.tokenizer import LANGUAGES, TAG_END, Query
 
 # Messages that are shown. A search also finds neighbours of the messages that have words of the phrase, and these are
 # not shown. So more are read.
@@ -70,7 +70,7 @@ class PhraseSearch:
 
     @cached_property
     def _query(self) -> Query:
-        return queries.query(self.phrase)
+        return tokenizer.query(self.phrase)
 
     @property
     def has_no_words(self) -> bool:
@@ -161,7 +161,7 @@ def has_words(text: str, query: Query) -> bool:
         return False
     terms = set(tokenizer.tokenize(text))
     # A word that is a stop word of a language has no form in it. A number has one form for all languages.
-    words = [forms for forms in query.terms if len(forms) >= len(languages.ALL) or languages.TAG_END not in forms[0]]
+    words = [forms for forms in query.terms if len(forms) >= len(LANGUAGES) or TAG_END not in forms[0]]
     having_words = all(not terms.isdisjoint(forms) for forms in words or query.terms)
     return having_words and query.characters <= set().union(*terms)
 

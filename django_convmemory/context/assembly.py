@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, overload
 from django_convmemory import messages
 from django_convmemory.context.wire import anthropic, chat, responses
 from django_convmemory.exceptions import InvalidArgument, InvalidMessage
-from django_convmemory.messages import ChatMessage
+from django_convmemory.messages import ChatMessage, spoken
 from django_convmemory.rules import exchanges
 from django_convmemory.rules.counters import Counters
 from django_convmemory.rules.exchanges import MessageRef
 from django_convmemory.rules.options import ROLES, Options, Roles
 from django_convmemory.rules.strategies import Amount, Strategy, stepped
-from django_convmemory.rules.transcript import spoken
 from django_convmemory.rules.values import Snapshot
 from django_convmemory.search.hits import Hit
 from django_convmemory.tokens import TokenCounter

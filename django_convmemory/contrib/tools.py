@@ -15,7 +15,7 @@ from django_convmemory.operations import arguments
 from django_convmemory.operations.handles import SessionHandle
 from django_convmemory.operations.twins import asynchronous
 from django_convmemory.rules import transcript
-from django_convmemory.search import documents
+from django_convmemory.search.indexing import SEARCH_ANSWER, SEARCH_TOOL
 
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletionToolParam
@@ -54,7 +54,7 @@ class SearchHistory:
     Only what users and the assistant said is found: no results of tools, and so no earlier answers of this tool.
     """
 
-    name = documents.SEARCH_TOOL
+    name = SEARCH_TOOL
 
     def __init__(self, session: SessionHandle, limit: int = 8) -> None:
         arguments.check_whole_number(limit, "limit", minimum=1, maximum=50)
@@ -98,7 +98,7 @@ class SearchHistory:
         for hit in sorted(spoken, key=lambda hit: hit.position):
             turn = transcript.turn(ChatMessage.restore(hit.role, hit.excerpt, "chat", hit.name))
             lines.append(f"{hit.position}, {transcript.day(hit.created_at, zone)} {turn}")
-        return "\n".join([documents.SEARCH_ANSWER, *lines]) if lines else _NOTHING
+        return "\n".join([SEARCH_ANSWER, *lines]) if lines else _NOTHING
 
     arun = asynchronous(run)
 

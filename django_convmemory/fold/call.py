@@ -11,10 +11,10 @@ from django_convmemory.chat_models.base import ChatModel, ChatRequest, ChatRespo
 from django_convmemory.fold import quoting, validate
 from django_convmemory.fold.base import Fold, LeaseLost, Steps
 from django_convmemory.fold.chunk import Chunk
+from django_convmemory.messages import spoken
 from django_convmemory.observers import ModelCall
 from django_convmemory.rules import pause
 from django_convmemory.rules.pause import Admission, Choice, Pause, Reason
-from django_convmemory.rules.transcript import spoken
 from django_convmemory.rules.values import MAX_MODEL_NAME, AttemptOutcome, AttemptRecord
 
 logger = logging.getLogger(__name__)

@@ -1,7 +1,7 @@
 """The next chunk of a fold: the messages that one version adds to the summary.
 
 A chunk has whole exchanges. An exchange that is longer than a chunk is folded alone, in parts, each small enough for
-one model call. An offset counts the characters of what was spoken (:func:`.transcript.spoken`), one message after the
+one model call. An offset counts the characters of what was spoken (:func:`.messages.spoken`), one message after the
 other. So each character is in exactly one part, wherever a run ends and another one continues.
 """
 
@@ -14,9 +14,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from django_convmemory.fold.base import Fold, LeaseLost
-from django_convmemory.messages import ChatMessage
+from django_convmemory.messages import ChatMessage, spoken
 from django_convmemory.rules.exchanges import MessageRef, Turn
-from django_convmemory.rules.transcript import spoken
 from django_convmemory.tokens import TokenCounter
 
 # One exchange is divided into so many parts at most. The summary leaves out the rest: 64 calls of 8 000 tokens have

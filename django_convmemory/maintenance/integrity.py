@@ -10,15 +10,14 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from django.db.models import Exists, OuterRef
+from django.db.models import Exists, OuterRef, QuerySet
 
 from django_convmemory import models
 from django_convmemory.exceptions import ConvMemoryError, ToolResultRefused
 from django_convmemory.messages import ROLES, ChatMessage
 from django_convmemory.rules import segments
 from django_convmemory.rules.counters import MAX_PINNED, Counters, Previous
-from django_convmemory.rules.indexable import Indexable
-from django_convmemory.rules.segments import Segment
+from django_convmemory.rules.segments import Indexable, Segment
 from django_convmemory.search import indexing
 from django_convmemory.store import columns, transactions
 
@@ -150,7 +149,8 @@ class _Examination:
             yield "scope", "the session belongs to an owner and to a visitor"
 
     def _messages(self, ends: set[int]) -> Iterator[tuple[str, str]]:
-        for row in _messages(self.session, self.using):
+        rows = models.Message.objects.using(self.using).filter(session=self.session)
+        for row in _in_order(rows, "position", _CHUNK):
             expected = self.counters.last_position + 1
             if row.position > expected:
                 yield "gap", f"the messages at positions {expected} to {row.position - 1} are missing"
@@ -303,7 +303,8 @@ class _Index:
 
     def __init__(self, session: models.Session, using: str) -> None:
         self.indexed_position = session.indexed_position
-        self.segments = _segments(session, using)
+        rows = models.Segment.objects.using(using).filter(session=session)
+        self.segments = (Segment(row.first, row.last, row.data) for row in _in_order(rows, "first", _SEGMENTS))
         self.segment: Segment | None = None
         # The position that the next message should have, and the time of the one before it.
         self.next = 1
@@ -345,31 +346,19 @@ class _Index:
             yield "index_range", f"indexed_position is {self.indexed_position}, but there are segments after it"
 
 
-def _messages(session: models.Session, using: str) -> Iterator[models.Message]:
-    """Yield the messages of a session in order. Only a page of them is in memory at a time.
+def _in_order(rows: QuerySet[Any], column: str, size: int) -> Iterator[Any]:
+    """Yield the rows of one session by a column of their key. Only a page of ``size`` rows is in memory at a time.
 
-    A table that has lost its key may have a position twice. Both are yielded, unless a page ends between them.
+    A table that has lost its key may have a value twice. Both rows are yielded, unless a page ends between them.
     """
-    rows = models.Message.objects.using(using).filter(session=session).order_by("session_id", "position")
+    rows = rows.order_by("session_id", column)
     last = -1
     while True:
-        page = list(rows.filter(position__gt=last)[:_CHUNK])
+        page = list(rows.filter(**{f"{column}__gt": last})[:size])
         yield from page
-        if len(page) < _CHUNK:
+        if len(page) < size:
             return
-        last = page[-1].position
-
-
-def _segments(session: models.Session, using: str) -> Iterator[Segment]:
-    """Yield the segments of a session in order. Only a few are in memory at a time."""
-    rows = models.Segment.objects.using(using).filter(session=session).order_by("session_id", "first")
-    last = -1
-    while True:
-        page = list(rows.filter(first__gt=last).values_list("first", "last", "data")[:_SEGMENTS])
-        yield from map(Segment._make, page)
-        if len(page) < _SEGMENTS:
-            return
-        last = page[-1][0]
+        last = getattr(page[-1], column)
 
 
 def _read(row: models.Message) -> tuple[ChatMessage, list[tuple[str, str]]]:

@@ -18,6 +18,7 @@ from django_convmemory.messages import CHAT, ChatMessage, FrozenDict, dumps, fro
 from django_convmemory.rules import exchanges
 from django_convmemory.rules.counters import Entry, Row
 from django_convmemory.rules.exchanges import MessageRef
+from django_convmemory.rules.segments import Indexable
 from django_convmemory.rules.values import StoredMessage
 
 # Stands for the position of a call that was made before the batch.
@@ -140,6 +141,7 @@ def redacted_values(message: ChatMessage) -> dict[str, Any]:
 
 
 READ_NAMES = tuple(column.name for column in MESSAGE_COLUMNS if column.read)
+JSON_NAMES = frozenset(column.name for column in MESSAGE_COLUMNS if column.kind is Kind.JSON)
 # message_of() takes the columns role, kind, content, wire and metadata, and then these.
 MORE_NAMES = READ_NAMES[5:]
 _read = operator.attrgetter(*READ_NAMES)
@@ -214,6 +216,20 @@ def stored_message(
     if item := stored[len(READ_NAMES) :]:
         message = with_item(message, *item)
     return StoredMessage(position, created_at, message, tokens, redacted_at is not None, public_id)
+
+
+# The columns that indexable() takes.
+INDEXED_NAMES = ("position", "created_at", "redacted_at", "role", "kind", "content", "wire", *MORE_NAMES)
+
+
+def indexable(values: Sequence[Any], *, whole: bool = True) -> Indexable:
+    """Return a row with the columns ``INDEXED_NAMES`` as the index needs it.
+
+    Unless ``whole``, only the beginning of the wire form was read, which is left out.
+    """
+    position, created_at, redacted_at, role, kind, content, wire, *more = values
+    message = message_of(role, kind, content, wire if whole else None, None, more)
+    return Indexable(position, created_at, message, redacted_at is not None, whole)
 
 
 def _frozen(value: Any) -> FrozenDict:

@@ -19,7 +19,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from django_convmemory import exceptions
 from django_convmemory.messages import ChatMessage, frozen_json
-from django_convmemory.rules import creations, exchanges, indexable, segments, used_keys, values
+from django_convmemory.rules import creations, exchanges, segments, used_keys, values
 from django_convmemory.rules.counters import (
     Batch,
     Counters,
@@ -29,9 +29,8 @@ from django_convmemory.rules.counters import (
 )
 from django_convmemory.rules.creations import Creation
 from django_convmemory.rules.exchanges import MessageRef, Turn
-from django_convmemory.rules.indexable import Extent, Indexable, IndexRead, Unindexed
 from django_convmemory.rules.pause import Pause, wait_after_lease
-from django_convmemory.rules.segments import Segment
+from django_convmemory.rules.segments import Extent, Indexable, IndexRead, Segment, Unindexed
 from django_convmemory.rules.strategies import Threshold, View
 from django_convmemory.rules.values import (
     Appended,
@@ -500,8 +499,8 @@ class InMemoryStore:
         theirs = [session for session in self._of_scope(alias, owner_id=owner_id, visitor=visitor) if session.rows]
         theirs.sort(key=lambda session: (session.updated_at, session.id), reverse=True)
         extents = [session.extent for session in theirs]
-        chosen = indexable.newest(extents, max_messages=max_messages, max_sessions=len(extents))
-        after = indexable.unindexed_after(chosen)
+        chosen = segments.newest_sessions(extents, max_messages=max_messages, max_sessions=len(extents))
+        after = segments.unindexed_after(chosen)
         results = [
             _read(session, after.get(session.id, session.counters.last_position)) for session in theirs[: len(chosen)]
         ]
@@ -509,7 +508,7 @@ class InMemoryStore:
             results[-1] = results[-1]._replace(others=True)
         return results
 
-    def read_indexes_among(self, alias: str, sessions: Any, *, max_messages: int = 100_000) -> list[IndexRead]:
+    def read_indexes_among(self, alias: str, sessions: Any, *, max_messages: int) -> list[IndexRead]:
         raise exceptions.InvalidSession(
             "The in-memory store has no rows. Search one session, or those of an owner or a visitor."
         )
@@ -534,7 +533,7 @@ class InMemoryStore:
             return 0, None
         session.counters = _rewound(session, after)
         del session.rows[after:]
-        _cut_index(session, after)
+        session.segments = segments.through(session.segments, after)
         for version in session.versions.values():
             if version.value.last_position > after:
                 version.value = values.emptied(version.value)
@@ -613,8 +612,7 @@ class InMemoryStore:
             if version.valid and not version.building and version.value.last_position <= at
         }
         copy.last_version = session.last_version
-        copy.segments = list(session.segments)
-        _cut_index(copy, at)
+        copy.segments = segments.through(session.segments, at)
         self._insert(copy)
         edited = self._finish(copy, copy.counters.first_unfoldable, threshold)
         copy.epoch = copy.revision = 0
@@ -1054,10 +1052,3 @@ def _strike(session: Session, position: int) -> None:
         segments.struck(segment, position) if segment.first <= position <= segment.last else segment
         for segment in session.segments
     ]
-
-
-def _cut_index(session: Session, after: int) -> None:
-    """Remove the messages after the position ``after`` from the index."""
-    session.segments = [segment for segment in session.segments if segment.first <= after]
-    if session.indexed_position > after:
-        session.segments[-1] = segments.trimmed(session.segments[-1], after)

@@ -385,10 +385,11 @@ UNION ALL (
 -- messages_at
 SELECT "convmemory_message"."session_id" AS "session_id", "convmemory_session"."epoch" AS "session__epoch",
     "convmemory_message"."position" AS "position", "convmemory_message"."created_at" AS "created_at",
-    "convmemory_message"."role" AS "role", "convmemory_message"."kind" AS "kind",
-    "convmemory_message"."content" AS "content", "convmemory_message"."wire" AS "wire",
-    "convmemory_message"."metadata" AS "metadata", "convmemory_message"."tokens" AS "tokens",
-    "convmemory_message"."redacted_at" AS "redacted_at", "convmemory_message"."public_id" AS "public_id"
+    "convmemory_message"."tokens" AS "tokens", "convmemory_message"."redacted_at" AS "redacted_at",
+    "convmemory_message"."public_id" AS "public_id", "convmemory_message"."role" AS "role",
+    "convmemory_message"."kind" AS "kind", "convmemory_message"."content" AS "content",
+    "convmemory_message"."wire" AS "expressionwrapper1", "convmemory_message"."metadata" AS
+    "expressionwrapper2"
 FROM "convmemory_message" INNER JOIN "convmemory_session" ON ("convmemory_message"."session_id" =
     "convmemory_session"."id")
 WHERE ("convmemory_message"."position" IN (%s, %s)
