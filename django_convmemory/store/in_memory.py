@@ -15,39 +15,19 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 from django_convmemory import exceptions
 from django_convmemory.messages import ChatMessage, frozen_json
 from django_convmemory.rules import creations, exchanges, segments, used_keys, values
-from django_convmemory.rules.counters import (
-    Batch,
-    Counters,
-    Covered,
-    Previous,
-    rewound,
-)
+from django_convmemory.rules.counters import Batch, Counters, Covered, Previous, rewound
 from django_convmemory.rules.creations import Creation
 from django_convmemory.rules.exchanges import MessageRef, Turn
 from django_convmemory.rules.pause import Pause, wait_after_lease
 from django_convmemory.rules.segments import Extent, Indexable, IndexRead, Segment, Unindexed
 from django_convmemory.rules.strategies import Threshold, View
-from django_convmemory.rules.values import (
-    Appended,
-    Attempted,
-    AttemptOutcome,
-    AttemptRecord,
-    Claim,
-    Edited,
-    Forked,
-    NewVersion,
-    Redaction,
-    SessionName,
-    StoredMessage,
-    SummaryVersion,
-)
+from django_convmemory.rules.values import Claim, Edited, SessionName
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -104,7 +84,7 @@ class UsedKey:
 
 @dataclasses.dataclass(slots=True)
 class Version:
-    value: SummaryVersion
+    value: values.SummaryVersion
     covered: Covered
     parent_version: int | None
     prompt_hash: str
@@ -151,7 +131,7 @@ class Session:
         return str(self.id)
 
     @property
-    def summary(self) -> SummaryVersion | None:
+    def summary(self) -> values.SummaryVersion | None:
         return self.versions[self.current_version].value if self.current_version else None
 
     @property
@@ -210,17 +190,24 @@ class AliasState:
 # The store.
 
 
-def _locked(method: Callable[Concatenate[InMemoryStore, P], T]) -> Callable[Concatenate[InMemoryStore, P], T]:
-    """Run a method under the store's lock, so that it sees and leaves a whole state."""
+def _locked(store: type[T]) -> type[T]:
+    """Run each public method under the store's lock, so that it sees and leaves a whole state."""
 
-    @functools.wraps(method)
-    def under_lock(self: InMemoryStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        with self._lock:
-            return method(self, *args, **kwargs)
+    def locked(method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def under_lock(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+            with self._lock:
+                return method(self, *args, **kwargs)
 
-    return under_lock
+        return under_lock
+
+    for name, method in list(vars(store).items()):
+        if callable(method) and not name.startswith("_"):
+            setattr(store, name, locked(method))
+    return store
 
 
+@_locked
 class InMemoryStore:
     """Keeps sessions in dicts, under one lock. Safe for threads.
 
@@ -228,7 +215,7 @@ class InMemoryStore:
     """
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        self.attempts: list[Attempted] = []
+        self.attempts: list[values.Attempted] = []
         self._lock = threading.RLock()
         self._clock = clock
         self._sessions: dict[int, Session] = {}
@@ -291,8 +278,7 @@ class InMemoryStore:
             raise values.no_owner(owner)
         return owner_id
 
-    @_locked
-    def append(self, name: SessionName, batch: Batch, threshold: Threshold, *, counter: str) -> Appended:
+    def append(self, name: SessionName, batch: Batch, threshold: Threshold, *, counter: str) -> values.Appended:
         session = self.session(name) or Session(0, name)
         replayed = _replay(session, batch, self._clock())
         if replayed is not None:
@@ -317,21 +303,11 @@ class InMemoryStore:
         turned_due = session.due_since is None and session.is_over(threshold)
         if turned_due:
             session.due_since = self._clock()
-        return Appended(
-            session.id,
-            rows[0].position,
-            rows[-1].position,
-            batch.tokens,
-            session.due_since is not None,
-            turned_due,
-            replayed=False,
-            ids=batch.ids,
-        )
+        return _appended(session, rows[0].position, rows[-1].position, turned_due=turned_due)
 
-    @_locked
     def replace(
         self, name: SessionName, after: int, batch: Batch, threshold: Threshold, *, counter: str, revision: int | None
-    ) -> Appended:
+    ) -> values.Appended:
         session = self.session(name)
         replayed = _replay(session, batch, self._clock()) if session else None
         if replayed is not None:
@@ -357,7 +333,6 @@ class InMemoryStore:
             raise
         return appended._replace(turned_due=appended.turned_due or bool(edited and edited.turned_due))
 
-    @_locked
     def create(
         self, name: SessionName, *, title: str, metadata: Mapping[str, Any], creation: Creation | None = None
     ) -> Session:
@@ -370,7 +345,6 @@ class InMemoryStore:
         self._insert(session)
         return session
 
-    @_locked
     def update(self, name: SessionName, changes: Mapping[str, Any], *, revision: int | None) -> None:
         session = self._at_revision(name, revision)
         if session is None:
@@ -390,7 +364,6 @@ class InMemoryStore:
             raise values.stale(revision, session.revision)
         return session
 
-    @_locked
     def update_message(
         self, name: SessionName, position: int, metadata: Mapping[str, Any], *, revision: int | None
     ) -> None:
@@ -403,7 +376,6 @@ class InMemoryStore:
         row.message = dataclasses.replace(row.message, metadata=frozen_json(metadata))
         session.revision += 1
 
-    @_locked
     def delete(self, name: SessionName, *, revision: int | None) -> bool:
         session = self._at_revision(name, revision)
         if session is not None:
@@ -415,7 +387,6 @@ class InMemoryStore:
             copy.forked_from = session.forked_from
         self._remove(session)
 
-    @_locked
     def load(self, name: SessionName, view: View, pinned_tokens: int) -> values.Snapshot | None:
         session = self.session(name)
         if session is None:
@@ -423,22 +394,12 @@ class InMemoryStore:
         counters = session.counters
         positions = set(values.shown_pinned(counters.pinned, pinned_tokens))
         bound = values.view_bound(counters, view)
-        return values.Snapshot(
-            session_id=session.id,
-            counters=counters,
-            due=session.due_since is not None,
-            revision=session.revision,
-            epoch=session.epoch,
-            summary=session.summary if view.summary else None,
-            pinned=[row.ref for row in session.rows if row.position in positions],
-            tail=[
-                row.ref
-                for row in session.rows
-                if not row.message.pinned and bound.admits(row.position, row.tokens_through)
-            ],
-        )
+        pinned = [row.ref for row in session.rows if row.position in positions]
+        unpinned = (row for row in session.rows if not row.message.pinned)
+        tail = [row.ref for row in unpinned if bound.admits(row.position, row.tokens_through)]
+        summary, due = session.summary if view.summary else None, session.due_since is not None
+        return values.Snapshot(session.id, counters, due, session.revision, session.epoch, summary, pinned, tail)
 
-    @_locked
     def clear(self, name: SessionName) -> None:
         session = self.session(name)
         if session is None:
@@ -449,7 +410,6 @@ class InMemoryStore:
         session.counters, session.current_version, session.rebuild_after = Counters(), 0, None
         session.rows, session.versions, session.segments = [], {}, []
 
-    @_locked
     def history(
         self, name: SessionName, *, before: int | None, after: int | None, limit: int, items: bool = False
     ) -> list[values.StoredMessage]:
@@ -459,7 +419,6 @@ class InMemoryStore:
         rows = rows[:limit] if after is not None else rows[max(0, len(rows) - limit) :]
         return [row.with_item if items else row.stored for row in rows]
 
-    @_locked
     def unindexed(self, session_id: int, *, limit: int) -> Unindexed | None:
         session = self._sessions.get(session_id)
         if session is None or session.indexed_position >= len(session.rows):
@@ -474,7 +433,6 @@ class InMemoryStore:
             messages=[row.indexable for row in session.rows[indexed : indexed + limit]],
         )
 
-    @_locked
     def add_segments(self, session_id: int, unindexed: Unindexed, new: Sequence[Segment]) -> bool:
         session = self._sessions.get(session_id)
         if session is None or (session.epoch, session.indexed_position) != (
@@ -487,14 +445,12 @@ class InMemoryStore:
         session.segments += new
         return True
 
-    @_locked
     def read_index(self, name: SessionName, *, before: int | None, epoch: int | None) -> IndexRead | None:
         session = self.session(name)
         if session is None or epoch not in (None, session.epoch):
             return None
         return _read(session, session.extent.unindexed_after(before), before=before)
 
-    @_locked
     def read_indexes_of(self, alias: str, *, owner_id: Any, visitor: str, max_messages: int) -> list[IndexRead]:
         theirs = [session for session in self._of_scope(alias, owner_id=owner_id, visitor=visitor) if session.rows]
         theirs.sort(key=lambda session: (session.updated_at, session.id), reverse=True)
@@ -513,8 +469,7 @@ class InMemoryStore:
             "The in-memory store has no rows. Search one session, or those of an owner or a visitor."
         )
 
-    @_locked
-    def messages_at(self, places: Sequence[tuple[int, int, int]]) -> dict[tuple[int, int], StoredMessage]:
+    def messages_at(self, places: Sequence[tuple[int, int, int]]) -> dict[tuple[int, int], values.StoredMessage]:
         return {
             (session_id, position): session.rows[position - 1].stored
             for session_id, epoch, position in places
@@ -523,7 +478,6 @@ class InMemoryStore:
             and 0 < position <= len(session.rows)
         }
 
-    @_locked
     def truncate(
         self, name: SessionName, after: int, threshold: Threshold, *, revision: int | None
     ) -> tuple[int, Edited | None]:
@@ -565,8 +519,7 @@ class InMemoryStore:
             session.rebuild_after = self._clock()
         return Edited(session.id, session.due_since is not None)
 
-    @_locked
-    def pop(self, name: SessionName, threshold: Threshold) -> tuple[StoredMessage | None, Edited | None]:
+    def pop(self, name: SessionName, threshold: Threshold) -> tuple[values.StoredMessage | None, Edited | None]:
         session = self.session(name)
         if session is None or not session.rows:
             return None, None
@@ -574,7 +527,6 @@ class InMemoryStore:
         _, edited = self.truncate(name, popped.position - 1, threshold, revision=None)
         return popped, edited
 
-    @_locked
     def fork(
         self,
         source: SessionName,
@@ -584,42 +536,32 @@ class InMemoryStore:
         *,
         title: str | None = None,
         creation: Creation | None = None,
-    ) -> Forked:
+    ) -> values.Forked:
         session = self.session(source)
         if session is None:
             raise values.no_session(source)
         earlier = self._created_by(creation)
         if earlier is not None:
-            return Forked(earlier, Edited(earlier.id, turned_due=False))
+            return values.Forked(earlier, Edited(earlier.id, turned_due=False))
         if at > len(session.rows):
             raise values.no_message(at, len(session.rows))
         if self.session(target) is not None:
             raise values.session_exists(target)
-        copy = Session(
-            0,
-            target,
-            session.title if title is None else title,
-            session.metadata,
-            creation=creation,
-            forked_from=session.id,
-            fork_position=at,
-        )
-        copy.counters = _rewound(session, at)
+        copy = Session(0, target, session.title if title is None else title, session.metadata, _rewound(session, at))
+        copy.creation, copy.forked_from, copy.fork_position = creation, session.id, at
         copy.rows = [dataclasses.replace(row) for row in session.rows[:at]]
         copy.versions = {
             number: dataclasses.replace(version)
             for number, version in session.versions.items()
             if version.valid and not version.building and version.value.last_position <= at
         }
-        copy.last_version = session.last_version
-        copy.segments = segments.through(session.segments, at)
+        copy.last_version, copy.segments = session.last_version, segments.through(session.segments, at)
         self._insert(copy)
         edited = self._finish(copy, copy.counters.first_unfoldable, threshold)
         copy.epoch = copy.revision = 0
-        return Forked(copy, edited)
+        return values.Forked(copy, edited)
 
-    @_locked
-    def redact(self, name: SessionName, position: int, threshold: Threshold, *, forks: bool) -> Redaction:
+    def redact(self, name: SessionName, position: int, threshold: Threshold, *, forks: bool) -> values.Redaction:
         session = self.session(name)
         if session is None or not 0 < position <= len(session.rows):
             raise values.no_message(position, len(session.rows) if session else 0)
@@ -632,7 +574,7 @@ class InMemoryStore:
         ]
         now = self._clock()
         in_flight = any(holder.is_leased(now) for holder in holders)
-        return Redaction([self._redact_in(holder, position, threshold) for holder in holders], in_flight)
+        return values.Redaction([self._redact_in(holder, position, threshold) for holder in holders], in_flight)
 
     def _forks(self, session: Session, position: int) -> list[Session]:
         """Return the forks of a session that were made at ``position`` or later, without their forks."""
@@ -654,14 +596,12 @@ class InMemoryStore:
         _strike(session, position)
         return self._finish(session, position, threshold)
 
-    @_locked
     def erase(self, alias: str, *, owner_id: Any, visitor: str) -> int:
         erased = self._of_scope(alias, owner_id=owner_id, visitor=visitor)
         for session in erased:
             self._delete_row(session)
         return len(erased)
 
-    @_locked
     def adopt(self, alias: str, visitor: str, owner_id: Any) -> list[SessionName]:
         names = []
         for session in self._of_alias(alias):
@@ -679,12 +619,10 @@ class InMemoryStore:
     def on_commit(self, function: Callable[[], None]) -> None:
         function()
 
-    @_locked
     def find(self, name: SessionName) -> int | None:
         session = self.session(name)
         return session.id if session else None
 
-    @_locked
     def claim(
         self,
         session_id: int,
@@ -722,7 +660,6 @@ class InMemoryStore:
             part.valid = part.value.version in line
         return values.continued(claim, line)
 
-    @_locked
     def claim_rebuild(
         self, session_id: int, *, lease: float, prompt_hash: str, whole: bool, wait: float
     ) -> Claim | str:
@@ -760,7 +697,6 @@ class InMemoryStore:
     def messages(self, claim: Claim, first: int, last: int) -> list[MessageRef]:
         return [row for row in self._tail(claim) if first <= row.position <= last]
 
-    @_locked
     def _tail(self, claim: Claim) -> list[MessageRef]:
         session = self._sessions.get(claim.session_id)
         if session is None or session.epoch != claim.epoch:
@@ -768,7 +704,6 @@ class InMemoryStore:
         covered, last = claim.counters.covered_position, claim.counters.last_position
         return [row.ref for row in session.rows[covered:last] if not row.message.pinned]
 
-    @_locked
     def extend(self, claim: Claim, *, lease: float) -> bool:
         session = self._held(claim)
         if session is not None:
@@ -784,7 +719,6 @@ class InMemoryStore:
             return None
         return session
 
-    @_locked
     def is_due(self, session_id: int) -> bool:
         session = self._sessions.get(session_id)
         return session is not None and session.due_since is not None
@@ -792,14 +726,19 @@ class InMemoryStore:
     def release_connection(self) -> None:
         """Do nothing: there is no connection."""
 
-    @_locked
     def publish(
-        self, claim: Claim, version: NewVersion, attempt: AttemptRecord | None, threshold: Threshold, *, lease: float
+        self,
+        claim: Claim,
+        version: values.NewVersion,
+        attempt: values.AttemptRecord | None,
+        threshold: Threshold,
+        *,
+        lease: float,
     ) -> Claim | None:
         session = self._held(claim)
         if session is None or session.counters.covered_position != values.covered_by(claim):
             if attempt is not None:
-                self.record(claim, dataclasses.replace(attempt, outcome=AttemptOutcome.DROPPED))
+                self.record(claim, dataclasses.replace(attempt, outcome=values.AttemptOutcome.DROPPED))
             return None
         number = session.last_version + 1
         final = values.is_final(claim, version)
@@ -826,7 +765,6 @@ class InMemoryStore:
             self.record(claim, dataclasses.replace(attempt, version=number))
         return values.after_publishing(claim, version, number)
 
-    @_locked
     def release(
         self,
         claim: Claim,
@@ -859,12 +797,10 @@ class InMemoryStore:
         session.revision += 1
         return due
 
-    @_locked
-    def record(self, claim: Claim, attempt: AttemptRecord) -> None:
+    def record(self, claim: Claim, attempt: values.AttemptRecord) -> None:
         started = moment(self._clock() - attempt.duration_seconds)
         self.attempts.append(values.Attempted(claim.session_id, claim.name.alias, started, attempt))
 
-    @_locked
     def sweep(
         self,
         alias: str,
@@ -909,7 +845,6 @@ class InMemoryStore:
             if session.due_since is not None and ready and not session.is_leased(now):
                 yield session
 
-    @_locked
     def sweep_rebuilds(self, alias: str, *, limit: int, wait: float) -> list[int]:
         now = self._clock()
         order = sorted(
@@ -925,13 +860,11 @@ class InMemoryStore:
             self._sessions[session_id].rebuild_after = now + wait
         return ids
 
-    @_locked
     def waiting_rebuilds(self, alias: str, *, within: float, limit: int) -> int:
         now = self._clock()
         times = [session.rebuild_after for session in self._of_alias(alias) if session.due_since is None]
         return min(limit, sum(time is not None and now < time <= now + within for time in times))
 
-    @_locked
     def mark_unmarked(self, alias: str, threshold: Threshold, *, limit: int) -> int:
         alias_state = self._alias(alias)
         if alias_state.threshold == threshold:
@@ -944,38 +877,34 @@ class InMemoryStore:
                 marked += 1
         return marked
 
-    @_locked
     def waiting(self, alias: str, *, after: float, within: float, limit: int) -> int:
         now = self._clock()
         free = self._free(alias, now)
         return min(limit, sum(self._in_queue(session, now - within, now - after) for session in free))
 
-    @_locked
     def pause_of(self, alias: str) -> Pause:
         return self._alias(alias).pause._replace(now=moment(self._clock()))
 
-    @_locked
     def change_pause(self, alias: str, change: Callable[[Pause], Pause]) -> tuple[Pause, Pause]:
         before = self.pause_of(alias)
         self._alias(alias).pause = after = change(before)
         return before, after
 
-    @_locked
     def has_folded_another(self, alias: str, session_id: int, seconds: float) -> bool:
         since = moment(self._clock() - seconds)
         newest = next((attempt for attempt in reversed(self.attempts) if attempt.session_id == session_id), None)
-        if newest is not None and newest.record.outcome == AttemptOutcome.UNAVAILABLE:
+        if newest is not None and newest.record.outcome == values.AttemptOutcome.UNAVAILABLE:
             since = newest.started_at
         return any(
             attempt.alias == alias
             and attempt.session_id != session_id
-            and attempt.record.outcome == AttemptOutcome.PUBLISHED
+            and attempt.record.outcome == values.AttemptOutcome.PUBLISHED
             and attempt.started_at >= since
             and not self._is_stand_in(attempt)
             for attempt in self.attempts
         )
 
-    def _is_stand_in(self, attempt: Attempted) -> bool:
+    def _is_stand_in(self, attempt: values.Attempted) -> bool:
         session = self._sessions.get(attempt.session_id)
         version = session.versions.get(attempt.record.version or 0) if session else None
         return version is not None and version.stand_in
@@ -986,24 +915,23 @@ def moment(seconds: float) -> dt.datetime:
     return dt.datetime.fromtimestamp(seconds, dt.UTC)
 
 
-def _replay(session: Session, batch: Batch, now: float) -> Appended | None:
+def _replay(session: Session, batch: Batch, now: float) -> values.Appended | None:
     """Return what the batch's key has stored, or None. Raises IdempotencyConflict if ``batch`` is no retry of it."""
     used = session.keys.get(batch.key_hash or "")
     if used is None or (used.gone_at is not None and used.gone_at <= now - used_keys.FORGOTTEN_AFTER):
         return None
     is_same = used.content in ("", batch.payload_hash)
     used_keys.check_retry(batch, used.first_position, used.size, is_same=is_same, is_gone=used.gone_at is not None)
-    rows = session.rows[used.first_position - 1 : used.last_position]
-    return Appended(
-        session.id,
-        used.first_position,
-        used.last_position,
-        sum(row.tokens for row in rows),
-        session.due_since is not None,
-        turned_due=False,
-        replayed=True,
-        ids=tuple(row.id for row in rows),
-    )
+    return _appended(session, used.first_position, used.last_position, replayed=True)
+
+
+def _appended(
+    session: Session, first: int, last: int, *, turned_due: bool = False, replayed: bool = False
+) -> values.Appended:
+    rows = session.rows[first - 1 : last]
+    tokens, ids = sum(row.tokens for row in rows), tuple(row.id for row in rows)
+    is_due = session.due_since is not None
+    return values.Appended(session.id, first, last, tokens, is_due, turned_due, replayed=replayed, ids=ids)
 
 
 def _explained(session: Session, error: exceptions.ToolResultRefused) -> exceptions.ToolResultRefused:
@@ -1028,7 +956,7 @@ def _rewound(session: Session, position: int) -> Counters:
     return rewound(session.counters, position, rows[-1] if rows else None, spoke, continuing)
 
 
-def _finish_versions(session: Session, claim: Claim, version: NewVersion) -> None:
+def _finish_versions(session: Session, claim: Claim, version: values.NewVersion) -> None:
     """Prepare the versions of the session for one that becomes current."""
     unfinished = session.unfinished()
     if claim.rebuilding and claim.replaces:
