@@ -22,7 +22,7 @@ from django.utils.module_loading import import_string
 
 from django_convmemory.chat_models.base import Price
 from django_convmemory.operations.handles import ConversationMemory
-from django_convmemory.rules.options import MAX_CONTEXT_TOKENS, TYPES, check_type
+from django_convmemory.rules.options import MAX_CONTEXT_TOKENS, TYPES, Fields, check_type, from_setting
 from django_convmemory.rules.values import MAX_ALIAS_LENGTH
 
 DEFAULT_ALIAS = "default"
@@ -63,6 +63,17 @@ class InvalidSettings(ImproperlyConfigured):
     def __init__(self, *problems: Problem) -> None:
         super().__init__(" ".join(f"({problem.id}) {problem.message} {problem.hint}" for problem in problems))
         self.problems = problems
+
+
+def from_settings(kind: type[Fields], name: str) -> Fields:
+    """Return the dataclass ``kind`` with what the setting ``name`` says.
+
+    Raises ImproperlyConfigured, which says what to correct.
+    """
+    try:
+        return from_setting(kind, getattr(settings, name, {}))
+    except (TypeError, ValueError) as error:
+        raise ImproperlyConfigured(f"{name}: {error}") from None
 
 
 class Parts(NamedTuple):

@@ -118,6 +118,11 @@ def dumps(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
+def as_text(value: Any) -> str:
+    """Return a text as it is, and anything else as JSON."""
+    return value if isinstance(value, str) else dumps(value)
+
+
 def check_text(text: str, where: str) -> str:
     """Return ``text`` as a plain str, or raise :class:`InvalidMessage` if a database would refuse it."""
     if type(text) is not str:  # str() of a (str, Enum) member is its name.
@@ -421,6 +426,13 @@ def _emptied_call(call: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(call.get(form), Mapping):
             emptied[form] = {"name": call[form].get("name", ""), argument: empty}
     return emptied
+
+
+def called(call: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the name and the arguments of a call of a function or of a custom tool. What is missing is ""."""
+    details = call.get("function") or call.get("custom")
+    details = details if isinstance(details, Mapping) else {}
+    return str(details.get("name") or ""), as_text(details.get("arguments", details.get("input", "")))
 
 
 def text_parts(parts: Iterable[Mapping[str, Any]]) -> list[str]:

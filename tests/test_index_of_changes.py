@@ -17,7 +17,7 @@ from django.core.management import call_command
 from django.db import transaction
 
 from django_convmemory import exceptions, models
-from django_convmemory.maintenance import recount
+from django_convmemory.maintenance import integrity
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.handles import ConversationMemory
 from django_convmemory.rules.segments import Document
@@ -144,7 +144,7 @@ def test_a_recount_leaves_the_index() -> None:
     say(memory, 20)
     index_all()
     before = stored()
-    assert recount.recount(memory, models.Session.objects.get().pk, using="default")
+    assert integrity.recount(memory, models.Session.objects.get().pk, using="default")
     assert (stored(), indexed()) == (before, 20)
 
 

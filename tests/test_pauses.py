@@ -15,7 +15,7 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from django_convmemory import exceptions, models
-from django_convmemory.admin import pauses
+from django_convmemory.admin import waiting
 from django_convmemory.admin.overview import Overview
 from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.clock import Clock
@@ -127,7 +127,7 @@ def test_other_aliases_are_not_paused(settings: Settings, convmemory: ScriptedMe
     convmemory.reply(WRONG_KEY)
     fold(first)
     assert row("b").state == "due"
-    assert [pause.state.alias for pause in pauses.pauses(models.Session.objects.all(), memories)] == ["default"]
+    assert [pause.state.alias for pause in waiting.pauses(models.Session.objects.all(), memories)] == ["default"]
 
 
 # The admin.
@@ -188,7 +188,7 @@ def test_the_notice_says_when_the_fallback_stands_in(outage: list[models.Session
 def test_many_waiting_sessions_are_not_all_counted(
     wrong_key: list[models.Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pauses, "MAX_WAITING", 4)
+    monkeypatch.setattr(waiting, "MAX_WAITING", 4)
     assert "More than 4 due sessions wait." in text_of(staff("view_session"), OVERVIEW)
 
 

@@ -18,11 +18,9 @@ from django.utils.translation import gettext_lazy
 from django_convmemory import models
 from django_convmemory.admin import charts, timeline
 from django_convmemory.admin.finding import PhraseSearch
-from django_convmemory.admin.pauses import PauseNotice
-from django_convmemory.admin.waiting import Status
+from django_convmemory.admin.waiting import PauseNotice, Status
 from django_convmemory.context.assembly import Context, Part
 from django_convmemory.maintenance import explain
-from django_convmemory.memory import memories
 from django_convmemory.operations.handles import ConversationMemory
 
 ATTEMPTS = 3
@@ -68,11 +66,10 @@ class SessionPage:
     def using(self) -> str:
         return self.session._state.db or "default"
 
-    @cached_property
+    @property
     def memory(self) -> ConversationMemory | None:
         """The session's memory, or None if its alias is not in the settings."""
-        alias = self.session.alias
-        return memories[alias] if alias in memories else None  # noqa: SIM401  memories has no get()
+        return self.status.memory
 
     @cached_property
     def context(self) -> Context:

@@ -37,6 +37,7 @@ _PARAMETERS: dict[str, Any] = {
     "required": ["query"],
     "additionalProperties": False,
 }
+_FUNCTION = {"name": SEARCH_TOOL, "description": _DESCRIPTION, "parameters": _PARAMETERS, "strict": True}
 _NOTHING = "Nothing that was said in this conversation matches the query. Try other words."
 
 
@@ -63,19 +64,11 @@ class SearchHistory:
 
     def to_openai(self) -> ChatCompletionToolParam:
         """Return the tool for ``tools`` of ``client.chat.completions.create``."""
-        function = {"name": self.name, "description": _DESCRIPTION, "parameters": _PARAMETERS, "strict": True}
-        return cast("ChatCompletionToolParam", {"type": "function", "function": function})
+        return cast("ChatCompletionToolParam", {"type": "function", "function": _FUNCTION})
 
     def to_responses(self) -> FunctionToolParam:
         """Return the tool for ``tools`` of ``client.responses.create``."""
-        tool = {
-            "type": "function",
-            "name": self.name,
-            "description": _DESCRIPTION,
-            "parameters": _PARAMETERS,
-            "strict": True,
-        }
-        return cast("FunctionToolParam", tool)
+        return cast("FunctionToolParam", {"type": "function", **_FUNCTION})
 
     def to_anthropic(self) -> dict[str, Any]:
         """Return the tool for ``tools`` of ``client.messages.create`` of the ``anthropic`` package."""

@@ -14,7 +14,7 @@ from rest_framework.test import APIClient
 
 from django_convmemory import memory
 from django_convmemory.api import conf
-from django_convmemory.api.serializers import content
+from django_convmemory.api.serializers import messages
 from django_convmemory.context import recalling
 from django_convmemory.messages import MODEL_KINDS, ChatMessage
 from django_convmemory.operations.handles import SessionHandle
@@ -237,7 +237,7 @@ def test_at_most_50_parts_are_listed(api: APIClient, chat: SessionHandle) -> Non
 
 
 def test_the_types_that_a_site_may_allow_have_a_form() -> None:
-    assert tuple(content.CONTENT_PARTS) == conf.CONTENT_PARTS
+    assert tuple(messages.CONTENT_PARTS) == conf.CONTENT_PARTS
 
 
 @given(st.text(max_size=40) | st.text("ab.:/?#@[]\\\uff0f\u2100 -_0", max_size=20))
@@ -245,7 +245,7 @@ def test_an_https_address_has_a_host_and_no_user(rest: str) -> None:
     """The standard library finds a host in every address that is accepted, and no credentials or other scheme."""
     url = f"https://{rest}"
     try:
-        content.ImageAddress().run_validation(url)
+        messages.ImageAddress().run_validation(url)
     except ValidationError:
         return
     parts = urlsplit(url)
@@ -257,10 +257,10 @@ def test_an_https_address_has_a_host_and_no_user(rest: str) -> None:
 @given(st.binary(min_size=1, max_size=60))
 def test_base64_is_accepted_as_it_is_written(data: bytes) -> None:
     text = base64.b64encode(data).decode()
-    assert content.Base64().run_validation(text) == text
+    assert messages.Base64().run_validation(text) == text
     for wrong in (text[:-1], f"{text}=", f"{text}\n", f" {text}"):
         with pytest.raises(ValidationError):
-            content.Base64().run_validation(wrong)
+            messages.Base64().run_validation(wrong)
 
 
 # Size.

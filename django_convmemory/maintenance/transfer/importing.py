@@ -11,13 +11,14 @@ import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from django.contrib.auth import get_user_model
+from django.core.exceptions import ValidationError
 from django.db import DatabaseError
 
 from django_convmemory import clock, models
 from django_convmemory.exceptions import InvalidMessage, InvalidSession, SessionContended
-from django_convmemory.maintenance.transfer import owners
 from django_convmemory.maintenance.transfer.records import BadRecord, Record
-from django_convmemory.messages import ChatMessage
+from django_convmemory.messages import ChatMessage, check_text
 from django_convmemory.operations import arguments
 from django_convmemory.operations.append import Receipt
 from django_convmemory.operations.handles import ConversationMemory, SessionHandle
@@ -35,6 +36,24 @@ if TYPE_CHECKING:
 # The number of messages that are appended at once.
 _BATCH = 1000
 SAME_NAME = "an earlier record has the same key and owner. Give one of them another key."
+
+
+def find_owner(name: str, using: str) -> Any:
+    """Return the user who logs in as ``name``. Raises :class:`~django_convmemory.exceptions.InvalidSession`."""
+    user_model = get_user_model()
+    condition = {user_model.USERNAME_FIELD: check_text(name, "The owner")}
+    try:
+        users = list(user_model._default_manager.using(using).filter(**condition))
+    except (ValidationError, ValueError):
+        users = []
+    # MariaDB finds "anna" for "änna". An owner must be named exactly, on every database.
+    for user in users:
+        if str(user.get_username()) == name:
+            return user
+    raise InvalidSession(
+        f"There is no user {name!r:.100} in the database {using!r}. An owner is named by what the user logs in with. "
+        "Correct the name."
+    )
 
 
 class FoldEstimate(NamedTuple):
@@ -222,7 +241,7 @@ class Importer:
 
     def _owner(self, name: str, place: str) -> AbstractBaseUser:
         try:
-            user: AbstractBaseUser = owners.find(name, self.using)
+            user: AbstractBaseUser = find_owner(name, self.using)
         except InvalidSession as error:
             raise BadRecord(place, f"{error} Or create the user first.") from None
         return user
