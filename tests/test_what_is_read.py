@@ -184,7 +184,7 @@ def test_a_plan_that_was_made_when_there_was_little_serves_a_long_conversation(p
 @pytest.mark.django_db
 def test_load_reads_no_row_that_it_does_not_show() -> None:
     """While compaction lags behind, no more is read than fits in the budget."""
-    chat = memory(limit=50, max_summary_tokens=50)
+    chat = memory(limit=50, max_summary_tokens=50, max_context_tokens=150)
     for number in range(500):
         chat.append("s", ChatMessage.human(f"message {number}"))
     rows: list[int] = []
