@@ -292,6 +292,9 @@ def _used_keys(value: Any, last: int) -> list[RecordedKey]:
     keys = [_used_key(item, last, f"used key {number}") for number, item in items]
     if len({key.key_hash for key in keys}) < len(keys):
         raise ValueError("used_keys has a key_hash twice. Remove one of them.")
+    there = sorted((key.first_position, key.size) for key in keys if key.gone_at is None)
+    if any(first + size > following for (first, size), (following, _) in itertools.pairwise(there)):
+        raise ValueError("used_keys has two keys for one message. Correct their first_position and size, or remove one.")
     return keys
 
 
@@ -303,7 +306,7 @@ def _used_key(item: Any, last: int, where: str) -> RecordedKey:
             raise ValueError(f"{name} of {where} must have 64 hex digits. Correct it, or remove the key.")
     gone_at = _time(fields["gone_at"], f"gone_at of {where}") if "gone_at" in fields else None
     first, size = fields.get("first_position", 0), fields.get("size", 0)
-    is_range = all(isinstance(number, int) and 0 < number < 2**31 for number in (first, size))
+    is_range = all(type(number) is int and 0 < number < 2**31 for number in (first, size))
     # The messages of a key that is gone need not be there.
     if not is_range or (gone_at is None and first + size - 1 > last):
         raise ValueError(f"{where} is not of messages that are there. Correct first_position and size, or remove it.")
