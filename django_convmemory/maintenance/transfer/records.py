@@ -294,7 +294,7 @@ def _used_keys(value: Any, last: int) -> list[RecordedKey]:
         raise ValueError("used_keys has a key_hash twice. Remove one of them.")
     there = sorted((key.first_position, key.size) for key in keys if key.gone_at is None)
     if any(first + size > following for (first, size), (following, _) in itertools.pairwise(there)):
-        raise ValueError("used_keys has two keys for one message. Correct their first_position and size, or remove one.")
+        raise ValueError("used_keys has two keys for one message. Correct their positions and sizes, or remove one.")
     return keys
 
 
