@@ -787,9 +787,9 @@ WHERE "convmemory_session"."name_hash" = %s LIMIT 1;
 
 -- fork (7 of 17)
 -- truncate (3 of 15)
-SELECT "convmemory_message"."position" AS "position", "convmemory_message"."tokens" AS "tokens",
-    "convmemory_message"."tokens_through" AS "tokens_through", "convmemory_message"."answers" AS "answers",
-    "convmemory_message"."role" AS "role", "convmemory_message"."wire" AS "wire"
+SELECT "convmemory_message"."position" AS "position", "convmemory_message"."role" AS "role",
+    "convmemory_message"."wire" AS "wire", "convmemory_message"."tokens" AS "tokens",
+    "convmemory_message"."answers" AS "answers", "convmemory_message"."tokens_through" AS "tokens_through"
 FROM "convmemory_message"
 WHERE ("convmemory_message"."position" <= %s
     AND "convmemory_message"."session_id" = %s
@@ -798,9 +798,9 @@ ORDER BY 1 DESC LIMIT 1;
 
 -- fork (8 of 17)
 -- truncate (4 of 15)
-SELECT "convmemory_message"."position" AS "position", "convmemory_message"."tokens" AS "tokens",
-    "convmemory_message"."tokens_through" AS "tokens_through", "convmemory_message"."answers" AS "answers",
-    "convmemory_message"."role" AS "role", "convmemory_message"."wire" AS "wire"
+SELECT "convmemory_message"."position" AS "position", "convmemory_message"."role" AS "role",
+    "convmemory_message"."wire" AS "wire", "convmemory_message"."tokens" AS "tokens",
+    "convmemory_message"."answers" AS "answers", "convmemory_message"."tokens_through" AS "tokens_through"
 FROM "convmemory_message"
 WHERE ("convmemory_message"."position" <= %s
     AND "convmemory_message"."session_id" = %s
@@ -810,9 +810,9 @@ ORDER BY 1 DESC LIMIT 1;
 
 -- fork (9 of 17)
 -- truncate (5 of 15)
-SELECT "convmemory_message"."position" AS "position", "convmemory_message"."tokens" AS "tokens",
-    "convmemory_message"."tokens_through" AS "tokens_through", "convmemory_message"."answers" AS "answers",
-    "convmemory_message"."role" AS "role", "convmemory_message"."wire" AS "wire"
+SELECT "convmemory_message"."position" AS "position", "convmemory_message"."role" AS "role",
+    "convmemory_message"."wire" AS "wire", "convmemory_message"."tokens" AS "tokens",
+    "convmemory_message"."answers" AS "answers", "convmemory_message"."tokens_through" AS "tokens_through"
 FROM "convmemory_message"
 WHERE ("convmemory_message"."position" <= %s
     AND "convmemory_message"."session_id" = %s
