@@ -85,15 +85,6 @@ def test_after_max_attempts_and_half_an_hour_the_fallback_folds_and_the_version_
     assert outcomes() == ["unavailable"] * 4 + ["published"]
 
 
-def test_half_an_hour_without_enough_attempts_does_not_reach_the_fallback() -> None:
-    model = ScriptedChatModel([exceptions.ModelUnavailable("down")] * 2)
-    memory = build(model, max_attempts=3, fallback=ExtractiveChatModel())
-    talk(memory, 10)
-    models.Session.objects.update(due_since=Clock(-1801))
-    assert [memory.compact("s") for _ in range(2)] == ["stalled"] * 2
-    assert versions() == []
-
-
 def test_the_fallback_is_shown_all_that_its_version_stands_for() -> None:
     model = ScriptedChatModel([exceptions.ModelUnavailable("down")])
     memory = build(model, max_attempts=1, fallback_after=0, fallback=MarkerModel())
@@ -101,18 +92,6 @@ def test_the_fallback_is_shown_all_that_its_version_stands_for() -> None:
     assert memory.compact("s") == "published"
     (version,) = versions()
     assert (version.fallback, covered(version.text)) == (True, list(range(1, version.last_position + 1)))
-
-
-@pytest.mark.parametrize("error", [exceptions.BadModelOutput("blank"), exceptions.RequestRejected("400")])
-def test_without_a_fallback_a_session_whose_text_fails_is_tried_hourly(error: Exception) -> None:
-    memory = build(ScriptedChatModel([error] * 3), max_attempts=2)
-    talk(memory, 10)
-    results = [memory.compact_id(session().pk, asked=True) for _ in range(3)]
-    assert results[0].delay < 60
-    assert [result.delay for result in results[1:]] == [3600.0, 3600.0]
-    talk(memory, 5)
-    assert memory.sweep(queued_for=0) == []
-    assert type(error).__name__ in session().last_error
 
 
 def test_a_session_is_tried_again_when_the_fallback_may_stand_in() -> None:

@@ -698,35 +698,6 @@ def test_only_the_first_answer_is_a_recovery() -> None:
 
 
 @pytest.mark.django_db
-def test_a_rejected_request_says_nothing_about_the_model() -> None:
-    outage = Outage()
-    memory = memory_with(outage, *"abcd")
-    compact(memory, "a", "b")
-    outage.error = exceptions.RequestRejected("400")
-    compact(memory, *"cdcd")
-
-    assert (memory.pause.failures, memory.pause.until_answered) == (2, False)
-    outage.error = DOWN
-    compact(memory, "c")
-    assert memory.paused
-
-
-@pytest.mark.django_db
-def test_a_rejected_probe_does_not_end_it() -> None:
-    outage = Outage()
-    memory = memory_with(outage, *"abc")
-    compact(memory, *"abc")
-    end_pause()
-    outage.error = exceptions.RequestRejected("400")
-
-    compact(memory, "a", "b")
-
-    assert calls(memory) == 4
-    assert memory.pause.until_answered
-    assert 0 < seconds_left(memory) <= 25
-
-
-@pytest.mark.django_db
 @pytest.mark.parametrize(("retry_after", "longest"), [(None, 25), (300.0, 375)])
 def test_a_probe_that_meets_a_rate_limit_pauses_for_it_and_nobody_stands_in(
     retry_after: float | None, longest: float
@@ -808,17 +779,6 @@ def test_asked_waits_for_the_pause_and_despite_pause_does_not() -> None:
     assert calls(memory) == 3
     assert memory.compact("a", despite_pause=True) == "published"
     assert not memory.paused
-
-
-@pytest.mark.django_db
-def test_an_operators_failing_call_makes_the_pause_longer() -> None:
-    memory = memory_with(Outage(), *"abc")
-    compact(memory, *"abc")
-
-    assert memory.compact("a", despite_pause=True) == "stalled"
-
-    assert (calls(memory), memory.pause.failures) == (4, 4)
-    assert memory.paused
 
 
 class HintingScheduler(NullScheduler):
