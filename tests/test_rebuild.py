@@ -90,19 +90,6 @@ def damage() -> list[Any]:
     return list(integrity.check(models.Session.objects.all()))
 
 
-def test_what_the_fallback_made_is_marked_and_swept() -> None:
-    memory = memory_with(Model())
-    fold(memory, "healthy")
-    assert session("healthy").rebuild_after is None
-    fold_in_outage(memory)
-
-    assert all(version.fallback and version.stand_in for version in versions())
-    assert seconds_until_rebuild() <= 0
-    assert keys_of(memory.sweep_rebuilds()) == ["s"]
-    # The task is on its way.
-    assert memory.sweep_rebuilds() == []
-
-
 def test_the_longest_marked_are_swept_first_and_ten_at_most() -> None:
     memory = memory_with(Model(), max_chunk_tokens=None)
     keys = [f"{number:02}" for number in range(12)]
@@ -273,8 +260,10 @@ def test_a_rebuild_stops_when_the_session_becomes_due_and_goes_on_later() -> Non
     assert damage() == []
 
 
-@pytest.mark.parametrize("change", ["redact", "truncate"])
-@pytest.mark.parametrize("stands_in", [True, False])
+@pytest.mark.parametrize(
+    ("change", "stands_in"),
+    [("redact", True), ("redact", False), ("truncate", True), ("truncate", False), ("clear", False)],
+)
 def test_a_change_marks_the_session_if_a_version_of_the_fallback_is_left(change: str, stands_in: bool) -> None:
     memory = memory_with(Model())
     fold(memory)
@@ -286,7 +275,7 @@ def test_a_change_marks_the_session_if_a_version_of_the_fallback_is_left(change:
     at = last_of_fallback + 3 if stands_in else position + 1
     models.Session.objects.update(rebuild_after=None)
 
-    memory.redact("s", at) if change == "redact" else memory.truncate("s", at)
+    memory.clear("s") if change == "clear" else getattr(memory, change)("s", at)
 
     assert any(version.stand_in for version in valid()) == stands_in
     if stands_in:
@@ -325,16 +314,6 @@ def test_an_edit_during_a_rebuild_lets_the_next_one_begin_soon(work: Literal["re
     assert damage() == []
 
 
-def test_clear_takes_the_mark_away() -> None:
-    memory = memory_with(Model())
-    fold_in_outage(memory)
-
-    memory.clear("s")
-
-    assert session().rebuild_after is None
-    assert memory.sweep_rebuilds() == []
-
-
 @pytest.mark.parametrize("stands_in", [True, False])
 def test_a_fork_is_marked_if_it_has_a_version_of_the_fallback(stands_in: bool) -> None:
     memory = memory_with(Model())
@@ -363,52 +342,6 @@ def test_an_option_turns_rebuilds_off() -> None:
     assert not versions()[0].stand_in
     assert session().rebuild_after is None
     assert memory.sweep_rebuilds() == []
-
-
-def test_a_worker_that_is_killed_in_a_rebuild_leaves_the_summary_and_what_is_built() -> None:
-    model = Model()
-    memory = memory_with(model)
-    talk(memory, 40)
-    fold_in_outage(memory)
-    current = memory.load("s").summary
-    model.first = lambda: talk(memory, 12)
-    make_again(memory)
-    memory.compact("s")
-    current = memory.load("s").summary
-    # Like a process that is killed: it releases nothing.
-    claim = memory.store.claim_rebuild(
-        session().pk, lease=60, prompt_hash=memory.requests.prompt_hash, whole=False, wait=DAY
-    )
-    assert isinstance(claim, Claim)
-    assert claim.summary is not None
-
-    assert memory.load("s").summary == current
-    assert make_again(memory).outcome == "busy"
-    skip(61.0)
-    assert memory.sweep_rebuilds() == []
-    skip(DAY)
-    model.requests.clear()
-
-    assert keys_of(memory.sweep_rebuilds()) == ["s"]
-    assert make_again(memory).outcome == "published"
-    assert len(model.requests) == len(valid()) - 1
-    assert damage() == []
-
-
-def test_a_process_that_is_told_to_end_in_a_rebuild_lets_the_next_one_go_on() -> None:
-    model = Model()
-    memory = memory_with(model)
-    fold_in_outage(memory)
-
-    def end() -> None:
-        raise KeyboardInterrupt
-
-    model.first = end
-    with pytest.raises(KeyboardInterrupt):
-        make_again(memory)
-
-    assert (session().lease_token, session().attempts) == ("", 0)
-    assert keys_of(memory.sweep_rebuilds()) == ["s"]
 
 
 def test_a_truncation_to_where_an_unfinished_rebuild_ended_lets_the_next_one_finish() -> None:
@@ -578,11 +511,15 @@ def test_a_whole_rebuild_that_is_not_finished_is_continued_by_a_sweep(
         model.first = end
         with pytest.raises(KeyboardInterrupt) if began == "told to end" else contextlib.nullcontext():
             assert memory.rebuild("s") == "stalled"
-    assert (session().current_version, session().lease_token) == (before.current_version, "")
+    row = session()
+    assert (row.current_version, row.lease_token, row.attempts) == (before.current_version, "", 0)
     if began == "killed":  # It releases nothing, and its mark is that of the claim.
         prompt_hash = memory.requests.prompt_hash
         claim = memory.store.claim_rebuild(session().pk, lease=60, prompt_hash=prompt_hash, whole=True, wait=DAY)
         assert isinstance(claim, Claim)
+        assert memory.rebuild("s") == "busy"
+        skip(61.0)
+        assert memory.sweep_rebuilds() == []
     skip(DAY if began == "killed" else 300.0 if began == "failed" else 0.0)
 
     runs = 0

@@ -39,23 +39,6 @@ def sessions(two: None) -> None:
 
 @pytest.mark.django_db
 @pytest.mark.usefixtures("sessions")
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["--owner", "anna"], ["default main 0", "default Main 0", "other main 0", "other Main 0"]),
-        (["--owner", "bert", "--key", "main"], ["default main 1", "other main 1"]),
-        (["--visitor", "v1", "--alias", "other"], ["other main 2", "other Main 2"]),
-        (["--key", "main"], ["default main 3", "other main 3"]),
-        (["--visitor", "V1"], []),
-        (["--key", "absent"], []),
-    ],
-)
-def test_the_options_choose_what_is_exported(arguments: list[str], expected: list[str]) -> None:
-    assert [record["messages"][0]["content"] for record in exported(*arguments)] == expected
-
-
-@pytest.mark.django_db
-@pytest.mark.usefixtures("sessions")
 def test_everything_is_exported_in_order_with_a_notice_about_aliases() -> None:
     out, stderr = io.StringIO(), io.StringIO()
 
@@ -71,10 +54,6 @@ def test_everything_is_exported_in_order_with_a_notice_about_aliases() -> None:
     ("arguments", "why"),
     [
         (["--alias", "absent"], "no alias 'absent'"),
-        (["--owner", "absent"], "no user 'absent'"),
-        (["--owner", ""], "--owner is empty"),
-        (["--visitor", ""], "--visitor is empty"),
-        (["--key", ""], "--key is empty"),
         (["--output", "/dev/null"], "is not a file"),
         (["--output", "/absent/file"], "is not a file, or its folder does not exist"),
         (["--database", "absent"], "There is no database 'absent'"),

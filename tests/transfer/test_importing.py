@@ -31,20 +31,6 @@ pytestmark = pytest.mark.vendors
 
 
 @pytest.mark.django_db
-def test_a_session_belongs_to_the_owner_or_visitor_of_its_record(write: Any) -> None:
-    user = User.objects.create_user("anna")
-    path = write(record(owner="anna"), record(visitor="v1"), record())
-
-    call("convmemory_import", path)
-
-    assert list(models.Session.objects.order_by("pk").values_list("key", "owner", "visitor")) == [
-        ("a", user.pk, ""),
-        ("a", None, "v1"),
-        ("a", None, ""),
-    ]
-
-
-@pytest.mark.django_db
 @pytest.mark.parametrize("name", ["ANNA", "änna", "anna "])
 def test_an_owner_is_named_exactly_whatever_the_collation(name: str, write: Any) -> None:
     User.objects.create(username="anna")
@@ -96,16 +82,6 @@ def test_a_second_run_continues_where_the_first_one_ended(write: Any) -> None:
 
     assert output.endswith("1 session imported with 2 messages, 2 already in the database.\n")
     assert [len(stored(key)) for key in "abc"] == [2, 3, 2]
-
-
-@pytest.mark.django_db
-def test_a_session_that_was_cleared_is_filled(write: Any) -> None:
-    memories["default"].append("a", human("before"))
-    memories["default"].clear("a")
-
-    call("convmemory_import", write(record("a")))
-
-    assert stored("a") == [ChatMessage.human("What is Rust?")]
 
 
 @pytest.mark.django_db
@@ -215,13 +191,6 @@ def test_every_memory_can_be_imported_into(memory: str, write: Any, settings: Se
 
     assert ("about 1 model call" in output) == (memory != "TokenBuffer")
     assert models.Session.objects.due().exists() == (memory != "TokenBuffer")
-
-
-@pytest.mark.django_db
-def test_another_memory_is_left_alone(write: Any, two: None) -> None:
-    call("convmemory_import", write(record("a")), "--alias", "other")
-
-    assert list(models.Session.objects.values_list("alias", flat=True)) == ["other"]
 
 
 @pytest.mark.django_db
