@@ -568,7 +568,7 @@ class Summary(models.Model):
 class AliasStateQuerySet(models.QuerySet["AliasState"]):
     def paused(self) -> AliasStateQuerySet:
         """The aliases whose due sessions wait for the model: :attr:`.Pause.holds`."""
-        return self.filter(Q(paused_until__gt=clock.Clock()) | Q(reason__in=UNTIL_ANSWERED))
+        return self.exclude(reason="").filter(Q(paused_until__gt=clock.Clock()) | Q(reason__in=UNTIL_ANSWERED))
 
     def with_clock(self) -> AliasStateQuerySet:
         """Add ``now``, the database's time, for :attr:`AliasState.pause`."""

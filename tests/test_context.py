@@ -241,7 +241,7 @@ def test_left_out_first_are_the_oldest_exchanges_then_the_summary() -> None:
 
 
 def test_max_tokens_bounds_all_and_the_option_all_but_system() -> None:
-    held = snapshot(CHAT)
+    held = snapshot([*CHAT, *CHAT[1:3] * 4])
     whole = put_together(held, system="You are a teacher.")
     stored = cost(whole, "pinned", "summary", "tail")
 
@@ -266,8 +266,19 @@ def test_what_may_never_be_left_out_is_returned_and_over_budget_says_so() -> Non
     assert (exact.over_budget, len(exact)) == (False, len(context))
 
 
+def test_a_pinned_message_larger_than_its_share_takes_no_room_from_the_rest() -> None:
+    """Otherwise messages would be neither shown nor folded."""
+    long = ChatMessage.system("word " * 60)
+    held = snapshot([long, *CHAT[1:]], folded=1)
+    rest = cost(put_together(held), "summary", "tail")
+    most = -(-4 * rest // 3)
+    context = put_together(held, max_context_tokens=most)
+    assert (context.omitted, context.summary, context.over_budget) == (0, "They spoke of Rust.", True)
+    assert put_together(held, max_context_tokens=context.tokens).over_budget is False
+
+
 def test_omitted_counts_what_is_shown_neither_itself_nor_through_the_summary() -> None:
-    held = snapshot(CHAT, folded=2)
+    held = snapshot([message for message in CHAT if not message.pinned], folded=2)
     stored = put_together(held).tokens
     assert put_together(held).omitted == 0
     assert put_together(held, max_context_tokens=stored - 1).omitted == 1

@@ -26,8 +26,9 @@ from django_convmemory.operations.handles import ConversationMemory
 from django_convmemory.rules import pause as rules
 from django_convmemory.rules.pause import Admission, Choice, Pause, Reason, Situation
 from django_convmemory.rules.strategies import Threshold
-from django_convmemory.rules.values import AttemptOutcome, AttemptRecord, Claim, NewVersion
+from django_convmemory.rules.values import AttemptOutcome, AttemptRecord, Claim, NewVersion, SessionName
 from django_convmemory.scheduling import NullScheduler
+from django_convmemory.store import pause as pauses
 from django_convmemory.store.either import Store
 from django_convmemory.store.in_memory import InMemoryStore
 from django_convmemory.store.orm import ORMStore
@@ -273,6 +274,8 @@ def test_an_answer_ends_the_pause_and_forgets_the_failures() -> None:
     assert Pause(NOW).answered() == Pause(NOW)
     two = fail(Pause(NOW), 1, 2)
     assert two.answered()[:4] == (NOW, 0, None, None)
+    # The time of the answer is no pause, also if the clock is set back.
+    assert not later(PAUSED.answered(), -3600.0).holds
     # It does not end a rate limit.
     limited = fail(two, 1, error=RATE_LIMIT).answered()
     assert (limited.failures, limited.paused) == (0, True)
@@ -332,6 +335,7 @@ def test_which_model_is_asked_next() -> None:
     assert situation(due_seconds=0.0).following(refused, None) == Choice.FALLBACK
     assert situation().following(refused, refused) is None
     assert situation(attempts=9).following(WRONG_KEY, None) is None
+    assert situation(attempts=9, admission=SILENT).following(RATE_LIMIT, None) is None
     # The fallback was asked first.
     assert situation().following(None, DOWN) == Choice.OWN
     assert situation(admission=Admission(own=False, fallback=True)).following(None, DOWN) is None
@@ -468,6 +472,29 @@ def test_a_store_keeps_each_state_that_a_pause_may_have(kept: Kept) -> None:
         assert kept.state[1:] == after[1:], number
     assert kept.store.pause_of("other").failures == 0
     assert not kept.store.pause_of("other").holds
+
+
+def test_a_state_that_no_comparison_finds_is_replaced_in_the_end(
+    monkeypatch: pytest.MonkeyPatch, transactional_db: None
+) -> None:
+    """Somebody may have written the times of the row in a form that is read as another time."""
+    store = ORMStore()
+    store.change_pause("default", lambda state: fail(state, 1))
+    monkeypatch.setattr(pauses, "_in_state", lambda rows, state: rows.none())
+    store.change_pause("default", lambda state: fail(state, 2))
+    assert store.pause_of("default").failures == 2
+
+
+def test_what_is_called_after_a_commit_does_not_hold_the_lock_of_the_store_in_memory() -> None:
+    store = InMemoryStore()
+    other = threading.Thread(target=store.find, args=(SessionName("default", "s"),))
+
+    def wait_for_another_thread() -> None:
+        other.start()
+        other.join(10)
+
+    store.on_commit(wait_for_another_thread)
+    assert not other.is_alive()
 
 
 def test_time_passes_for_a_pause(kept: Kept) -> None:

@@ -266,17 +266,21 @@ def assemble(
         over_budget = max_tokens is not None and total > max_tokens
         return Context(leading, tokens=total, over_budget=over_budget, roles=options.roles)
     pinned = [Part("pinned", row.message, row.tokens, row.position) for row in snapshot.pinned]
+    pinned_tokens = _total(pinned)
     if max_tokens is not None:
-        budget: float = max_tokens - _total(leading) - _total(pinned)
+        room = budget = max_tokens - _total(leading) - pinned_tokens
     else:
-        budget = math.inf if options.max_context_tokens is None else options.max_context_tokens - _total(pinned)
+        budget = (options.max_context_tokens or math.inf) - pinned_tokens
+        # A pinned message that is larger than its share takes no room from the tail. Otherwise messages would be
+        # neither shown nor folded.
+        room = budget + max(0, pinned_tokens - options.pinned_tokens)
     leading += pinned
 
     summary = snapshot.summary
     summary_tokens = summary.tokens if summary else 0
-    tail = _shown(snapshot, strategy, counter, budget - summary_tokens)
+    tail = _shown(snapshot, strategy, counter, room - summary_tokens)
     tail_tokens = _total(tail)
-    if summary is not None and summary_tokens + tail_tokens > budget:
+    if summary is not None and summary_tokens + tail_tokens > room:
         summary, summary_tokens = None, 0
     # A summary is empty if there was nothing to summarize yet: see parts.wordless.
     if summary is not None and summary.text:

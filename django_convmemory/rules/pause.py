@@ -105,7 +105,7 @@ class Pause(NamedTuple):
     @property
     def paused(self) -> bool:
         """Whether nobody may call the model now."""
-        return self.paused_until is not None and self.paused_until > self.now
+        return bool(self.reason) and self.paused_until is not None and self.paused_until > self.now
 
     @property
     def until_answered(self) -> bool:
@@ -286,7 +286,9 @@ class Situation(NamedTuple):
         if own_error is None:
             # The fallback was asked first. The model's own trouble may be over, or only it can fold this text.
             return Choice.OWN if self.admission.own else None
-        if not self.has_fallback or fallback_error is not None or isinstance(own_error, exceptions.ModelMisconfigured):
+        if not self.has_fallback or fallback_error is not None:
+            return None
+        if reason_of(own_error) in (Reason.MISCONFIGURED, Reason.RATE_LIMIT):
             return None
         refused = isinstance(own_error, exceptions.ContentRefused)
         return Choice.FALLBACK if refused or self.may_stand_in() else None

@@ -191,7 +191,10 @@ class AliasState:
 
 
 def _locked(store: type[T]) -> type[T]:
-    """Run each public method under the store's lock, so that it sees and leaves a whole state."""
+    """Run each public method under the store's lock, so that it sees and leaves a whole state.
+
+    Except ``on_commit``: what it calls may wait for another thread.
+    """
 
     def locked(method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
@@ -202,7 +205,7 @@ def _locked(store: type[T]) -> type[T]:
         return under_lock
 
     for name, method in list(vars(store).items()):
-        if callable(method) and not name.startswith("_"):
+        if callable(method) and not name.startswith("_") and name != "on_commit":
             setattr(store, name, locked(method))
     return store
 

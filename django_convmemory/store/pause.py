@@ -23,6 +23,7 @@ from django_convmemory.store import compiled, transactions
 from django_convmemory.store.compiled import Slot
 from django_convmemory.store.database import Database
 
+_TRIES = 200
 # Those of a state without its time. If these are equal, so is the error.
 _COMPARED = ("failures", "last_session", "since", "paused_until", "reason")
 
@@ -40,17 +41,19 @@ class Pauses(Database):
         ``change`` is called again if another process has changed the state meanwhile.
         """
         using = self.using
-        while True:
+        for left in reversed(range(_TRIES)):
             # In a transaction that sees an earlier state, only a locking read finds the present one.
             before = _read(using, alias, lock=transactions.reads_earlier(using))
             after = change(before)
             if after == before:
                 return before, before
             rows = _rows(using, alias)
-            # It fails only if another process has succeeded.
-            if _update(_in_state(rows, before), **_columns(after)):
-                return before, after
+            # It fails if another process has succeeded. The last try finds also a row that no comparison finds, because
+            # somebody has written its times in another form.
+            if _update(_in_state(rows, before) if left else rows, **_columns(after)):
+                break
             _create(using, alias)
+        return before, after
 
     def has_folded_another(self, alias: str, session_id: int, seconds: float) -> bool:
         """Whether the alias's own model has folded another session since this session's last failing call began.

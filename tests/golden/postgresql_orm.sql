@@ -45,7 +45,8 @@ SELECT "convmemory_session"."id", "convmemory_session"."public_id", "convmemory_
     "convmemory_session"."updated_at", CLOCK_TIMESTAMP() AS "now", (
     SELECT U0."reason" AS "reason"
     FROM "convmemory_aliasstate" U0
-    WHERE ((U0."paused_until" > (CLOCK_TIMESTAMP())
+    WHERE (NOT (U0."reason" = %s)
+        AND (U0."paused_until" > (CLOCK_TIMESTAMP())
             OR U0."reason" IN (%s, %s))
         AND U0."alias" = ("convmemory_session"."alias"))) AS "pause", "auth_user"."id",
             "auth_user"."password", "auth_user"."last_login", "auth_user"."is_superuser",

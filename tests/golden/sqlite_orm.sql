@@ -47,7 +47,8 @@ SELECT "convmemory_session"."id", "convmemory_session"."public_id", "convmemory_
     '') AS "now", (
     SELECT U0."reason" AS "reason"
     FROM "convmemory_aliasstate" U0
-    WHERE ((U0."paused_until" > (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', ''))
+    WHERE (NOT (U0."reason" = %s)
+        AND (U0."paused_until" > (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', ''))
             OR U0."reason" IN (%s, %s))
         AND U0."alias" = ("convmemory_session"."alias"))) AS "pause", "auth_user"."id",
             "auth_user"."password", "auth_user"."last_login", "auth_user"."is_superuser",
