@@ -124,9 +124,7 @@ class _Session:
             self._executed += 1
             if self._executed % EXECUTED_PER_PLAN == 0:
                 execute("DISCARD PLANS", None, many, context)
-            # The statement knows the types of its parameters. psycopg takes much longer to write a number.
-            texts = {name: str(value) if type(value) is int else value for name, value in params.items()}
-            return execute(statement.execute, texts, many, context)
+            return execute(statement.execute, params, many, context)
         except Error as error:
             if transactions.sqlstate(error) not in _REFUSED:
                 raise
