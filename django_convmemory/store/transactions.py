@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import collections
+import os
 import random
+import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -31,6 +34,8 @@ IDLE_SECONDS = 2
 LONG_IDLE_SECONDS = 60
 # In seconds: half of the longest pause before the second try, and the longest pause of all.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.2
+# In seconds. SQLite does not sleep longer at a time.
+_LONGEST_TURN = 0.1
 # PostgreSQL: serialization failure, deadlock. MariaDB: deadlock, record changed since it was read.
 _SQLSTATES = frozenset({"40001", "40P01"})
 _ERRNOS = frozenset({1213, 1020})
@@ -84,9 +89,7 @@ def run(
         with transaction.atomic(using=alias) if savepoint else nullcontext():
             return work()
     if connection.vendor == "sqlite":
-        # It aborts no transaction, and its connections are not lost.
-        with transaction.atomic(using=alias) if atomic else nullcontext():
-            return work()
+        return _run_in_turn(alias, work) if atomic else work()
     times_lost = 0
     for number in range(1, TRIES + 1):
         attempt: _Attempt[T] = _Attempt(connection, idle, committing=not atomic)
@@ -109,6 +112,28 @@ def run(
                 raise
         time.sleep(random.uniform(0, min(_FIRST_PAUSE * 2**number, _LONGEST_PAUSE)))  # noqa: S311
     raise AssertionError("unreachable")
+
+
+# By alias. The process that forks may have held one.
+_turns: collections.defaultdict[str, threading.RLock] = collections.defaultdict(threading.RLock)
+os.register_at_fork(after_in_child=_turns.clear)
+
+
+def _run_in_turn(alias: str, work: Callable[[], T]) -> T:
+    """Run ``work`` in a transaction of SQLite, which aborts none, and whose connections are not lost.
+
+    SQLite has one writer at a time. Another one sleeps for 1 to 100 ms before it tries again, and so do many, while
+    nobody writes. So the threads of this process take turns. A thread that has waited for ``_LONGEST_TURN`` goes on:
+    the one before it may wait for another process, or it runs what the site does after a commit.
+    """
+    turn = _turns[alias]
+    is_ours = turn.acquire(timeout=_LONGEST_TURN)
+    try:
+        with transaction.atomic(using=alias):
+            return work()
+    finally:
+        if is_ours:
+            turn.release()
 
 
 def settled(work: Callable[[], T], what: object) -> T:
