@@ -193,10 +193,8 @@ class ChatMessage:
             self._check_word("kind")
         if self.item is not None or self.format != CHAT:
             self._check_item()
-        if self.metadata is not _EMPTY:
-            put(self, "metadata", self._object("metadata"))
-        if self.extra is not _EMPTY:
-            self._check_extra()
+        if self.metadata is not _EMPTY or self.extra is not _EMPTY:
+            self._check_objects()
 
     def _check_calls(self) -> None:
         put = object.__setattr__
@@ -215,19 +213,15 @@ class ChatMessage:
                 else f"Only a tool message may have a tool_call_id. The role of this message is {self.role!r}."
             )
 
-    def _object(self, field: str) -> Any:
-        value: object = getattr(self, field)
-        if type(value) is FrozenDict:
-            return value
-        if not isinstance(value, Mapping):
-            raise InvalidMessage(f"{field} must be a dict, not {type(value).__name__}.")
-        return freeze(value, field)
-
-    def _check_extra(self) -> None:
-        extra = self._object("extra")
-        object.__setattr__(self, "extra", extra)
+    def _check_objects(self) -> None:
+        for field in ("metadata", "extra"):
+            value = getattr(self, field)
+            if type(value) is not FrozenDict:
+                if not isinstance(value, Mapping):
+                    raise InvalidMessage(f"{field} must be a dict, not {type(value).__name__}.")
+                object.__setattr__(self, field, freeze(value, field))
         for field in _WIRE_FIELDS:
-            if extra.get(field) not in (None, ()):
+            if self.extra and self.extra.get(field) not in (None, ()):
                 raise InvalidMessage(f"extra holds {field!r}, which is a field of the message. Pass it as {field}=….")
 
     def _check_word(self, field: str) -> None:

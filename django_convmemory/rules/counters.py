@@ -189,23 +189,10 @@ class Counters(NamedTuple):
             if message.role == "assistant":
                 exchange_calls = open_calls = call_marks(message.call_ids) if message.tool_calls else ""
                 call_position = position if exchange_calls else 0
-        return (
-            Counters(
-                position,
-                self.unpinned_count + 1,
-                through,
-                settled,
-                newest,
-                self.pinned,
-                call_position,
-                exchange_calls,
-                open_calls,
-                self.covered_position,
-                self.covered_count,
-                self.covered_tokens,
-            ),
-            Row(position, through, answers),
-        )
+        changed = (position, self.unpinned_count + 1, through, settled, newest, self.pinned)
+        # A summary covers what it covered.
+        after = Counters(*changed, call_position, exchange_calls, open_calls, *self[-3:])
+        return after, Row(position, through, answers)
 
     def _continued(self, message: ChatMessage, previous: Previous | None) -> int | None:
         """Return where the exchange begins that ``message`` continues, or None. A tool result answers its call there.
