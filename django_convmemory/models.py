@@ -308,7 +308,8 @@ _PINNED = COUNTER_COLUMNS.index("pinned")
 
 def counters_of(values: Sequence[Any]) -> Counters:
     """Return the counters from the values of the columns ``COUNTER_COLUMNS``."""
-    return tuple.__new__(Counters, (*values[:_PINNED], read_pinned(values[_PINNED]), *values[_PINNED + 1 :]))
+    pinned = read_pinned(values[_PINNED]) if values[_PINNED] else ()
+    return tuple.__new__(Counters, (*values[:_PINNED], pinned, *values[_PINNED + 1 :]))
 
 
 def counter_columns(counters: Counters) -> dict[str, Any]:

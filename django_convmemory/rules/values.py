@@ -62,21 +62,28 @@ class SessionName:
         return f"u:{self.owner_id}" if self.owner_id is not None else f"v:{self.visitor}" if self.visitor else ""
 
 
-class Appended(NamedTuple):
-    """The result of an append.
+class Receipt(NamedTuple):
+    """The positions and the tokens of the messages that ``append`` stored.
 
-    ``due`` says whether the session is due now, and ``turned_due`` whether this append made it due. ``ids`` has the id
-    of each row.
+    ``due``: a compaction of the session is due. ``replayed``: nothing was stored, because the idempotency key was used
+    before for the same content. The positions and the ids are those of the first time. ``ids`` has the id of each row:
+    a message keeps it, and no other message of the session ever has it.
     """
 
-    session_id: int
     first_position: int
     last_position: int
     tokens: int
     due: bool
-    turned_due: bool
     replayed: bool
     ids: tuple[uuid.UUID, ...]
+
+
+class Appended(NamedTuple):
+    """The result of a store's append. ``turned_due`` says whether this append made the session due."""
+
+    session_id: int
+    receipt: Receipt
+    turned_due: bool
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

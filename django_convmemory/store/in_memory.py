@@ -934,7 +934,8 @@ def _appended(
     rows = session.rows[first - 1 : last]
     tokens, ids = sum(row.tokens for row in rows), tuple(row.id for row in rows)
     is_due = session.due_since is not None
-    return values.Appended(session.id, first, last, tokens, is_due, turned_due, replayed=replayed, ids=ids)
+    receipt = values.Receipt(first, last, tokens, is_due, replayed=replayed, ids=ids)
+    return values.Appended(session.id, receipt, turned_due)
 
 
 def _explained(session: Session, error: exceptions.ToolResultRefused) -> exceptions.ToolResultRefused:

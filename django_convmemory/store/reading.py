@@ -34,7 +34,7 @@ class Reading(Database):
         Of the pinned messages it has those that fit in ``pinned_tokens``, and always the first one.
         """
         connection = connections[self.using]
-        by_id = self._constant_id(connection, name)
+        by_id = self._constant_id(connection, name) if database.is_partitioned(connection) else None
         while True:
             with connection.cursor() as cursor:
                 statement = sql.load(connection.vendor, name, view, by_id)

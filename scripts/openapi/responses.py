@@ -10,7 +10,7 @@ from django_convmemory.api import pagination, problems
 from django_convmemory.api.serializers.contexts import QuoteSerializer
 from django_convmemory.api.serializers.messages import Wire
 from django_convmemory.context.assembly import PartName
-from django_convmemory.operations.append import Receipt
+from django_convmemory.rules.values import Receipt
 
 
 class Truncated(serializers.Serializer[Any]):

@@ -233,14 +233,14 @@ VALUES (%s, %s, %s, %s);
 -- index, a longer segment (1 of 5)
 WITH advanced AS (
     UPDATE convmemory_session
-    SET last_position = last_position + %(added)s,
-    unpinned_count = unpinned_count + %(added_unpinned)s,
+    SET last_position = last_position + 1,
+    unpinned_count = unpinned_count + 1,
     unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-    settled_tokens = unpinned_tokens + %(settled)s,
-    newest_position = last_position + %(newest)s,
+    settled_tokens = unpinned_tokens,
+    newest_position = last_position + 1,
     answered_position = call_position,
-    exchange_calls = %(exchange_calls)s,
-    open_calls = %(open_calls)s,
+    exchange_calls = '',
+    open_calls = '',
     call_position = 0,
     counter = CASE WHEN last_position = 0
     OR counter = %(counter)s THEN %(counter)s ELSE '' END,
@@ -248,17 +248,17 @@ WITH advanced AS (
     updated_at = STATEMENT_TIMESTAMP(),
     due_revision = CASE WHEN due_since IS NULL
     AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s)
-    AND unpinned_tokens + %(settled)s > covered_tokens THEN revision + 1 ELSE due_revision END,
+    AND unpinned_tokens > covered_tokens THEN revision + 1 ELSE due_revision END,
     due_since = CASE WHEN due_since IS NULL
     AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s)
-    AND unpinned_tokens + %(settled)s > covered_tokens THEN STATEMENT_TIMESTAMP() ELSE due_since END
+    AND unpinned_tokens > covered_tokens THEN STATEMENT_TIMESTAMP() ELSE due_since END
     WHERE name_hash = %(name_hash)s
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
     due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, tokens_through, position, created_at, role, kind, content,
         tokens, public_id)
-    SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(new_role)s, %(new_kind)s,
-        %(new_content)s, %(new_tokens)s, %(new_public_id)s
+    SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(role)s, %(kind)s, %(content)s,
+        %(tokens)s, %(public_id)s
     FROM advanced)
 SELECT *
 FROM advanced;

@@ -235,14 +235,14 @@ VALUES (%s, %s, %s, %s);
 
 -- index, a longer segment (1 of 6)
 UPDATE convmemory_session
-SET last_position = last_position + %(added)s,
-unpinned_count = unpinned_count + %(added_unpinned)s,
+SET last_position = last_position + 1,
+unpinned_count = unpinned_count + 1,
 unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-settled_tokens = unpinned_tokens + %(settled)s,
-newest_position = last_position + %(newest)s,
+settled_tokens = unpinned_tokens,
+newest_position = last_position + 1,
 answered_position = call_position,
-exchange_calls = %(exchange_calls)s,
-open_calls = %(open_calls)s,
+exchange_calls = '',
+open_calls = '',
 call_position = 0,
 counter = CASE WHEN last_position = 0
 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
