@@ -268,7 +268,8 @@ def assemble(
     pinned = [Part("pinned", row.message, row.tokens, row.position) for row in snapshot.pinned]
     pinned_tokens = _total(pinned)
     if max_tokens is not None:
-        room = budget = max_tokens - _total(leading) - pinned_tokens
+        budget: float = max_tokens - _total(leading) - pinned_tokens
+        room = budget
     else:
         budget = (options.max_context_tokens or math.inf) - pinned_tokens
         # A pinned message that is larger than its share takes no room from the tail. Otherwise messages would be
