@@ -28,7 +28,7 @@ from django_convmemory import models
 from django_convmemory.fold import identifiers
 from django_convmemory.management.progress import counted, printable
 from django_convmemory.memory import memories
-from django_convmemory.search import indexing, queries, ranking
+from django_convmemory.search import ranking, searching, tokenizer
 from django_convmemory.store import columns
 from django_convmemory.store.orm import ORMStore
 
@@ -127,8 +127,8 @@ class _Search:
     """Finds out whether a search in ``session`` finds a message that ``said`` names for an identifier."""
 
     def __init__(self, session: models.Session, said: Iterable[tuple[int, list[str]]]) -> None:
-        searchable = indexing.searchable(ORMStore(session._state.db), session.session_name)
-        self._segments = searchable.segments if searchable is not None else ()
+        read = ORMStore(session._state.db).read_index(session.session_name, before=None, epoch=None)
+        self._segments = searching.searchable(read).segments if read is not None else ()
         self._searches = 0
         self._positions: dict[str, set[int]] = {}
         for position, mentioned in said:
@@ -139,7 +139,7 @@ class _Search:
         self._searches += 1
         if self._searches > _MOST_SEARCHES:
             return None
-        matches = ranking.rank([self._segments], queries.query(identifier), limit=_BEST)
+        matches = ranking.rank([self._segments], tokenizer.query(identifier), limit=_BEST)
         return any(match.position in self._positions[identifier] for match in matches)
 
 

@@ -96,9 +96,10 @@ def main() -> None:
     print(f"{'':24}{'evidence':>9}{'questions':>10}{'fires':>8}{'added':>8}{'cached':>8}")
     for name, options in (
         ("without recall", {}),
-        ("recall, 300 tokens", {"recall": True, "recall_tokens": 300}),
-        ("recall, 600 tokens", {"recall": True, "recall_tokens": 600}),
-        ("recall, 1 200 tokens", {"recall": True, "recall_tokens": 1200}),
+        # The quotes have a tenth of the context at most.
+        ("recall, 400 tokens", {"recall": True, "max_context_tokens": 4000}),
+        ("recall, 600 tokens", {"recall": True, "max_context_tokens": 6000}),
+        ("recall, 1 200 tokens", {"recall": True, "max_context_tokens": 12_000}),
     ):
         print(f"{name:24}{row(options)}")
 

@@ -30,7 +30,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from django_convmemory.messages import ChatMessage
 from django_convmemory.rules import segments
-from django_convmemory.search import documents, queries, ranking
+from django_convmemory.search import indexing, ranking, tokenizer
 from tests import servers
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -125,7 +125,7 @@ def index(found: Sequence[ChatMessage], begins: Sequence[bool]) -> list[segments
     return segments.extended(
         None,
         1,
-        [segments.Document(documents.document(message), begin) for message, begin in zip(found, begins, strict=True)],
+        [segments.Document(indexing.document(message), begin) for message, begin in zip(found, begins, strict=True)],
     )
 
 
@@ -135,7 +135,7 @@ def ours(found: Sequence[ChatMessage], begins: Sequence[bool]) -> Iterator[Searc
     session = index(found, begins)
 
     def search(question: str) -> list[int]:
-        matches = ranking.rank([session], queries.query(question), limit=max(DEPTHS))
+        matches = ranking.rank([session], tokenizer.query(question), limit=max(DEPTHS))
         return [match.position - 1 for match in matches]
 
     yield search
@@ -146,7 +146,7 @@ def fts5(found: Sequence[ChatMessage], begins: Sequence[bool]) -> Iterator[Searc
     """SQLite's FTS5 with its Porter stemmer. Any word of the question may match."""
     connection = sqlite3.connect(":memory:")
     connection.execute("CREATE VIRTUAL TABLE turn USING fts5(text, tokenize='porter unicode61')")
-    rows = [(number, documents.indexed_text(message)) for number, message in enumerate(found)]
+    rows = [(number, indexing.indexed_text(message)) for number, message in enumerate(found)]
     connection.executemany("INSERT INTO turn (rowid, text) VALUES (?, ?)", rows)
 
     def search(question: str) -> list[int]:
@@ -167,7 +167,7 @@ def postgresql(found: Sequence[ChatMessage], begins: Sequence[bool]) -> Iterator
         connection.execute("CREATE TEMPORARY TABLE turn (number integer PRIMARY KEY, words tsvector)")
         for number, message in enumerate(found):
             connection.execute(
-                "INSERT INTO turn VALUES (%s, to_tsvector('english', %s))", (number, documents.indexed_text(message))
+                "INSERT INTO turn VALUES (%s, to_tsvector('english', %s))", (number, indexing.indexed_text(message))
             )
 
         def search(question: str) -> list[int]:
@@ -195,7 +195,7 @@ def mariadb(found: Sequence[ChatMessage], begins: Sequence[bool]) -> Iterator[Se
     try:
         cursor.execute(f"USE {name}")
         cursor.execute("CREATE TABLE turn (number integer PRIMARY KEY, body text, FULLTEXT (body)) ENGINE=InnoDB")
-        rows = [(number, documents.indexed_text(message)) for number, message in enumerate(found)]
+        rows = [(number, indexing.indexed_text(message)) for number, message in enumerate(found)]
         cursor.executemany("INSERT INTO turn VALUES (%s, %s)", rows)
         connection.commit()
 

@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 
 from benchmarks import recall_quality
 from django_convmemory.rules import segments
-from django_convmemory.search import excerpts, queries, ranking, tokenizer
+from django_convmemory.search import hits, ranking, tokenizer
 
 # The number of messages in each session.
 SIZES = {"1 000": [1_000], "10 000": [10_000], "100 000": [100_000], "500 sessions of 200": [200] * 500}
@@ -60,7 +60,7 @@ def session(documents: Sequence[list[str]]) -> list[segments.Segment]:
 
 def search_seconds(searched: Sequence[Sequence[segments.Segment]], text: str) -> float:
     """Return how long a search for ``text`` takes."""
-    return seconds(lambda: ranking.rank(searched, queries.query(text), limit=10))
+    return seconds(lambda: ranking.rank(searched, tokenizer.query(text), limit=10))
 
 
 def with_database(
@@ -97,7 +97,7 @@ def main() -> None:
         "a question": rng.sample(asked, 30),
         "32 words": [" ".join(rng.sample(list(frequent), 32)) for _ in range(5)],
         "the 32 most frequent words": [" ".join(word for word, _ in frequent.most_common(32))],
-        "20 000 characters": [" ".join(texts)[: queries.MAX_CHARACTERS]],
+        "20 000 characters": [" ".join(texts)[: tokenizer.MAX_QUERY_LENGTH]],
     }
     if arguments.database:
         with_database(data, texts, kinds, arguments)
@@ -106,7 +106,7 @@ def main() -> None:
     print(f"{1e6 * seconds(lambda: [tokenizer.tokenize(text) for text in texts[:2000]]) / 2000:.0f} µs")
     print(f"Add a message to the index: {1e6 * seconds(lambda: session(documents[:1280])) / 1280:.0f} µs")
     page = "\n".join(texts)[:1_000_000]
-    print(f"Excerpt from a megabyte: {1e3 * seconds(lambda: excerpts.excerpt(page, queries.query(asked[0]))):.0f} ms")
+    print(f"Excerpt from a megabyte: {1e3 * seconds(lambda: hits.excerpt(page, tokenizer.query(asked[0]))):.0f} ms")
     print("\n| messages | " + " | ".join(f"{kind}, ms" for kind in kinds) + " |")
     print("| --- |" + " ---: |" * len(kinds))
     for label, sizes in SIZES.items():

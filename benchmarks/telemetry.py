@@ -25,8 +25,7 @@ from opentelemetry.sdk.trace import TracerProvider  # noqa: E402
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult  # noqa: E402
 
 from django_convmemory import observers  # noqa: E402
-from django_convmemory.contrib.telemetry.conf import TelemetryOptions  # noqa: E402
-from django_convmemory.contrib.telemetry.observer import Telemetry  # noqa: E402
+from django_convmemory.contrib.telemetry.observer import Telemetry, TelemetryOptions  # noqa: E402
 from tests.folding import MarkerModel, build, talk  # noqa: E402
 
 ROUNDS, OPERATIONS = 150, 4

@@ -73,7 +73,7 @@ def check_identifiers(**kwargs: Any) -> list[checks.CheckMessage]:
         if memory.summarizes
         and memory.options.keep_identifiers
         # The counter is asked about small limits only: it may have to read a vocabulary first.
-        and (largest := memory.options.max_summary_tokens) < _ROOM_FOR_ANY_COUNTER
+        and (largest := memory.options.summary_tokens) < _ROOM_FOR_ANY_COUNTER
         and (least := version.least_summary_tokens(memory.requests)) > largest
     ]
 
@@ -207,7 +207,7 @@ def _check_misconfigured(using: str) -> Iterator[checks.CheckMessage]:
                 f"memories[{memory.alias!r}] is paused, because its chat model is misconfigured: the key or the "
                 "model's name is wrong, or the quota is used up. Until you correct this, no session of this alias is "
                 "folded.",
-                hint=f"Correct the key or the name, or raise the quota. The last error was: {memory.breaker.error} "
+                hint=f"Correct the key or the name, or raise the quota. The last error was: {memory.pause.error} "
                 "One session is tried again about every minute. If it succeeds, the pause ends.",
                 id="convmemory.W005",
             )

@@ -22,7 +22,7 @@ from django.utils.module_loading import import_string
 
 from django_convmemory.chat_models.base import Price
 from django_convmemory.operations.handles import ConversationMemory
-from django_convmemory.rules.options import TYPES, check_type
+from django_convmemory.rules.options import MAX_CONTEXT_TOKENS, TYPES, Fields, check_type, from_setting
 from django_convmemory.rules.values import MAX_ALIAS_LENGTH
 
 DEFAULT_ALIAS = "default"
@@ -35,8 +35,13 @@ DEFAULTS: Mapping[str, Any] = {
     "TOKEN_COUNTER": {"BACKEND": "django_convmemory.tokens.Utf8TokenCounter"},
     "SCHEDULER": {"BACKEND": "django_convmemory.tasks.CeleryScheduler"},
 }
-# The options of a strategy that the settings leave out.
-STRATEGY_DEFAULTS = {"max_token_limit": 2000, "max_tokens": 2000, "buffer_size": 20, "window_size": 20}
+# The options of a strategy that the settings leave out. The limit of the summary buffer is a third of the prompt.
+STRATEGY_DEFAULTS = {
+    "max_token_limit": MAX_CONTEXT_TOKENS // 3,
+    "max_tokens": 2000,
+    "buffer_size": 20,
+    "window_size": 20,
+}
 
 
 # The setting with the currency of all prices.
@@ -58,6 +63,17 @@ class InvalidSettings(ImproperlyConfigured):
     def __init__(self, *problems: Problem) -> None:
         super().__init__(" ".join(f"({problem.id}) {problem.message} {problem.hint}" for problem in problems))
         self.problems = problems
+
+
+def from_settings(kind: type[Fields], name: str) -> Fields:
+    """Return the dataclass ``kind`` with what the setting ``name`` says.
+
+    Raises ImproperlyConfigured, which says what to correct.
+    """
+    try:
+        return from_setting(kind, getattr(settings, name, {}))
+    except (TypeError, ValueError) as error:
+        raise ImproperlyConfigured(f"{name}: {error}") from None
 
 
 class Parts(NamedTuple):
@@ -236,7 +252,10 @@ def _options(options: Any, where: str, memory_class: type[ConversationMemory]) -
     _check_options_form("convmemory.E004", options, where)
     own = memory_class.strategy_options()
     _check_known("convmemory.E004", where, "option", options, sorted(own | set(TYPES)))
-    return {**{name: STRATEGY_DEFAULTS[name] for name in own if name in STRATEGY_DEFAULTS}, **options}
+    defaults = dict(STRATEGY_DEFAULTS)
+    if isinstance(most := options.get("max_context_tokens"), int):
+        defaults["max_token_limit"] = max(1, most // 3)
+    return {**{name: defaults[name] for name in own if name in defaults}, **options}
 
 
 def _check_options_form(check_id: str, options: object, where: str) -> None:

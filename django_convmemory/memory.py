@@ -10,12 +10,11 @@ from typing import Any
 from django_convmemory import conf, tokens
 from django_convmemory.chat_models.base import ChatModel
 from django_convmemory.exceptions import UnknownAlias
-from django_convmemory.messages import ChatMessage
-from django_convmemory.operations.append import Receipt
+from django_convmemory.messages import ChatMessage, spoken
 from django_convmemory.operations.handles import ConversationMemory, SessionHandle
 from django_convmemory.operations.twins import asynchronous
 from django_convmemory.rules import strategies
-from django_convmemory.rules.transcript import spoken
+from django_convmemory.rules.values import Receipt
 from django_convmemory.scheduling import NullScheduler
 from django_convmemory.store.either import Store
 from django_convmemory.store.in_memory import InMemoryStore

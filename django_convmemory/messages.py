@@ -118,6 +118,11 @@ def dumps(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
+def as_text(value: Any) -> str:
+    """Return a text as it is, and anything else as JSON."""
+    return value if isinstance(value, str) else dumps(value)
+
+
 def check_text(text: str, where: str) -> str:
     """Return ``text`` as a plain str, or raise :class:`InvalidMessage` if a database would refuse it."""
     if type(text) is not str:  # str() of a (str, Enum) member is its name.
@@ -169,45 +174,55 @@ class ChatMessage:
     item: FrozenDict | None = None
 
     def __post_init__(self) -> None:
-        if self.role not in ROLES:
-            raise InvalidMessage(f"Unknown role {self.role!r}. Use one of {', '.join(ROLES)}.")
+        role, content = self.role, self.content
+        if role not in ROLES:
+            raise InvalidMessage(f"Unknown role {role!r}. Use one of {', '.join(ROLES)}.")
+        if isinstance(content, str):
+            content = check_text(content, "content")
+        elif content is not None:
+            content = self._parts(content)
+        elif role != "assistant":
+            raise InvalidMessage(f"A {role} message needs content: text or a list of content parts.")
         put = object.__setattr__  # The class is frozen.
-        put(self, "role", check_text(self.role, "role"))
-        if isinstance(self.content, str):
-            put(self, "content", check_text(self.content, "content"))
-        elif self.content is not None:
-            put(self, "content", self._parts(self.content))
-        elif self.role != "assistant":
-            raise InvalidMessage(f"A {self.role} message needs content: text or a list of content parts.")
-        put(self, "tool_calls", self._calls(self.tool_calls) if self.tool_calls not in ((), [], None) else ())
-        self._check_texts()
-        for field in ("metadata", "extra"):
-            value = getattr(self, field)
-            if type(value) is not FrozenDict:
-                if not isinstance(value, Mapping):
-                    raise InvalidMessage(f"{field} must be a dict, not {type(value).__name__}.")
-                put(self, field, freeze(value, field))
-        for field in _WIRE_FIELDS:
-            if self.extra and self.extra.get(field) not in (None, ()):
-                raise InvalidMessage(f"extra holds {field!r}, which is a field of the message. Pass it as {field}=….")
+        put(self, "role", str.__str__(role))
+        put(self, "content", content)
+        # Most messages have only these two. So the other fields are compared with their defaults first.
+        if role == "tool" or self.tool_calls != () or self.name is not None or self.tool_call_id is not None:
+            self._check_calls()
+        if type(self.kind) is not str or self.kind != "chat":
+            self._check_word("kind")
+        if self.item is not None or self.format != CHAT:
+            self._check_item()
+        if self.metadata is not _EMPTY or self.extra is not _EMPTY:
+            self._check_objects()
 
-    def _check_texts(self) -> None:
+    def _check_calls(self) -> None:
+        put = object.__setattr__
+        put(self, "tool_calls", self._calls(self.tool_calls) if self.tool_calls not in ((), [], None) else ())
         for field in ("name", "tool_call_id"):
             value: object = getattr(self, field)
             if value is None:
                 continue
             if not isinstance(value, str) or not value:
                 raise InvalidMessage(f"{field} must be a non-empty string or None, not {value!r}.")
-            object.__setattr__(self, field, check_text(value, field))
+            put(self, field, check_text(value, field))
         if (self.role == "tool") != (self.tool_call_id is not None):
             raise InvalidMessage(
                 "A tool message needs a tool_call_id: the id of the call that it answers."
                 if self.role == "tool"
                 else f"Only a tool message may have a tool_call_id. The role of this message is {self.role!r}."
             )
-        self._check_word("kind")
-        if self.item is not None or self.format != CHAT:
-            self._check_item()
+
+    def _check_objects(self) -> None:
+        for field in ("metadata", "extra"):
+            value = getattr(self, field)
+            if type(value) is not FrozenDict:
+                if not isinstance(value, Mapping):
+                    raise InvalidMessage(f"{field} must be a dict, not {type(value).__name__}.")
+                object.__setattr__(self, field, freeze(value, field))
+        for field in _WIRE_FIELDS:
+            if self.extra and self.extra.get(field) not in (None, ()):
+                raise InvalidMessage(f"extra holds {field!r}, which is a field of the message. Pass it as {field}=….")
 
     def _check_word(self, field: str) -> None:
         word: object = getattr(self, field)
@@ -286,26 +301,29 @@ class ChatMessage:
         Of an object, only the fields that the server sent are used. Defaults that the client filled in are ignored.
         Raises :class:`~django_convmemory.exceptions.InvalidMessage`.
         """
-        if hasattr(message, "model_dump") and not isinstance(message, type):
-            message = message.model_dump(mode="json", exclude_unset=True, exclude=set(_NEVER_SENT))
-        if not isinstance(message, Mapping):
-            raise InvalidMessage(
-                f"Cannot read a message from a {type(message).__name__}. "
-                "Pass a ChatMessage, a chat-completions dict or the openai client's message."
-                + (" Pass a list as append(*messages)." if isinstance(message, (list, tuple)) else "")
-            )
+        if type(message) is not dict:
+            message = _mapping(message)
         if "role" not in message:
             raise InvalidMessage(f"The message has no role. Add 'role' with one of {', '.join(ROLES)}.")
-        known = {field: message[field] for field in _WIRE_FIELDS if message.get(field) not in (None, [], ())}
-        extra = {field: value for field, value in message.items() if field not in known and field not in _NEVER_SENT}
-        if "tool_calls" in known:
-            known["tool_calls"] = _sent_calls(known["tool_calls"])
-        if extra.get("content") == []:
-            known["content"] = extra.pop("content")
-        known.setdefault("role", message["role"])
-        extra.pop("role", None)
-        more: dict[str, Any] = {"kind": kind, "metadata": metadata, "extra": extra, "format": format, "item": item}
-        return cls(**known, **more)
+        extra: dict[str, Any] = {}
+        fields = {"role": message["role"], "content": None, "kind": kind}
+        fields |= {"metadata": metadata, "format": format, "item": item}
+        for field, value in message.items():
+            if field in _WIRE_FIELDS and (isinstance(value, str) or value not in (None, [], ())):
+                fields[field] = value
+            elif field not in _NEVER_SENT and field != "role":
+                extra[field] = value
+        if "tool_calls" in fields:
+            fields["tool_calls"] = _sent_calls(fields["tool_calls"])
+        if extra:
+            if extra.get("content") == []:
+                fields["content"] = extra.pop("content")
+            fields["extra"] = extra
+        if cls is not ChatMessage:  # A subclass may have fields of its own.
+            return cls(**fields)
+        checked = cls.restore(**fields)
+        checked.__post_init__()
+        return checked
 
     @classmethod
     def restore(
@@ -355,6 +373,14 @@ class ChatMessage:
                 wire.setdefault(field, thaw(value))
         return wire
 
+    def size(self, limit: int) -> int:
+        """Return the size in bytes. A text that is certainly smaller than ``limit`` is not measured: 0."""
+        others = (self.tool_calls, self.extra, self.metadata, self.name, self.tool_call_id, self.item)
+        if isinstance(self.content, str) and not any(others):
+            return len(self.content.encode()) if len(self.content) * 4 > limit else 0
+        item = () if self.item is None else (self.item,)
+        return len(dumps([self.to_openai(), self.metadata, *item]).encode())
+
     def emptied(self) -> Self:
         """Return the message without its content, metadata, unknown fields, item and the arguments of its calls.
 
@@ -391,6 +417,18 @@ class ChatMessage:
         return tuple(call["id"] for call in self.tool_calls)
 
 
+def _mapping(message: Any) -> Mapping[str, Any]:
+    if hasattr(message, "model_dump") and not isinstance(message, type):
+        message = message.model_dump(mode="json", exclude_unset=True, exclude=set(_NEVER_SENT))
+    if not isinstance(message, Mapping):
+        raise InvalidMessage(
+            f"Cannot read a message from a {type(message).__name__}. "
+            "Pass a ChatMessage, a chat-completions dict or the openai client's message."
+            + (" Pass a list as append(*messages)." if isinstance(message, (list, tuple)) else "")
+        )
+    return message
+
+
 class _Draft:
     """A mutable message under construction. Filling it takes a fifth of the time that a frozen dataclass takes."""
 
@@ -423,16 +461,41 @@ def _emptied_call(call: Mapping[str, Any]) -> dict[str, Any]:
     return emptied
 
 
+def called(call: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the name and the arguments of a call of a function or of a custom tool. What is missing is ""."""
+    details = call.get("function") or call.get("custom")
+    details = details if isinstance(details, Mapping) else {}
+    return str(details.get("name") or ""), as_text(details.get("arguments", details.get("input", "")))
+
+
 def text_parts(parts: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return the text of each content part that has one."""
     return [part["text"] for part in parts if isinstance(part.get("text"), str)]
+
+
+def spoken(message: ChatMessage) -> str:
+    """Return ``message`` as one text: content, tool calls, and a word in brackets for each part that is not text."""
+    texts = []
+    if isinstance(message.content, str):
+        texts.append(message.content)
+    else:
+        parts = message.content or ()
+        texts += [part["text"] if isinstance(part.get("text"), str) else f"[{part['type']}]" for part in parts]
+    for call in message.tool_calls:
+        function = call.get("function") or call.get("custom")
+        if not isinstance(function, Mapping):
+            function = {}
+        arguments = function.get("arguments", function.get("input", ""))
+        texts.append(f"[calls {function.get('name', 'a tool')}({arguments})]")
+    return "\n".join(text for text in texts if text)
 
 
 def coerce(message: Any) -> ChatMessage:
     """Return ``message`` as a :class:`ChatMessage`. It may have any form that ``append`` accepts."""
     if isinstance(message, ChatMessage):
         return message
-    for attribute, repair in (("choices", ".choices[0].message"), ("message", ".message")):
-        if hasattr(message, attribute) and not hasattr(message, "role"):
-            raise InvalidMessage(f"A {type(message).__name__} is not a message. Pass its {repair}.")
+    if type(message) is not dict:
+        for attribute, repair in (("choices", ".choices[0].message"), ("message", ".message")):
+            if hasattr(message, attribute) and not hasattr(message, "role"):
+                raise InvalidMessage(f"A {type(message).__name__} is not a message. Pass its {repair}.")
     return ChatMessage.from_openai(message)

@@ -19,8 +19,8 @@ from django.utils.translation import gettext_lazy as _
 
 from django_convmemory import clock
 from django_convmemory.fields import ExactCharField, ExactJSONField
-from django_convmemory.rules.breaker import OPEN, Reason
 from django_convmemory.rules.counters import Counters, Covered, Pinned
+from django_convmemory.rules.pause import UNTIL_ANSWERED, Pause, Reason
 from django_convmemory.rules.strategies import Threshold
 from django_convmemory.rules.used_keys import FORGOTTEN_AFTER
 from django_convmemory.rules.values import MAX_MODEL_NAME, AttemptOutcome, SessionName, SummaryVersion
@@ -38,6 +38,8 @@ class SessionState(models.TextChoices):
 
 # The number of primary keys that are read at a time.
 _PAGE = 1000
+# In seconds. A time that is this far in the future was not written by the present clock.
+_CLOCK_SKEW = 5.0
 
 
 class SessionQuerySet(models.QuerySet["Session"]):
@@ -83,9 +85,14 @@ class SessionQuerySet(models.QuerySet["Session"]):
 
         A task has done nothing if its worker was killed, or if it was queued before the end of the alias's last pause:
         it may have met the pause. The lease of a session that nobody holds is in the row only if its worker did not
-        release it.
+        release it. A time in the future is from before the database's clock was set back.
         """
-        old = Q(queued_at__isnull=True) | Q(queued_at__lte=clock.Clock(-seconds)) | Q(queued_at__lt=F("due_since"))
+        old = (
+            Q(queued_at__isnull=True)
+            | Q(queued_at__gt=clock.Clock(_CLOCK_SKEW))
+            | Q(queued_at__lte=clock.Clock(-seconds))
+            | Q(queued_at__lt=F("due_since"), due_since__lte=clock.Clock(_CLOCK_SKEW))
+        )
         killed = Q(lease_expires_at__gt=F("queued_at"), lease_expires_at__lte=clock.Clock())
         return self.filter(old | killed | _met_pause())
 
@@ -118,8 +125,8 @@ class SessionQuerySet(models.QuerySet["Session"]):
 
 def _met_pause() -> Exists:
     """Whether a pause of the session's alias has ended since the session was queued."""
-    ended = AliasState.objects.filter(alias=OuterRef("alias"), until__gt=OuterRef("queued_at"))
-    return Exists(ended.filter(until__lte=clock.Clock()))
+    ended = AliasState.objects.filter(alias=OuterRef("alias"), paused_until__gt=OuterRef("queued_at"))
+    return Exists(ended.filter(paused_until__lte=clock.Clock()))
 
 
 def _pauses() -> models.QuerySet[AliasState]:
@@ -301,7 +308,8 @@ _PINNED = COUNTER_COLUMNS.index("pinned")
 
 def counters_of(values: Sequence[Any]) -> Counters:
     """Return the counters from the values of the columns ``COUNTER_COLUMNS``."""
-    return tuple.__new__(Counters, (*values[:_PINNED], read_pinned(values[_PINNED]), *values[_PINNED + 1 :]))
+    pinned = read_pinned(values[_PINNED]) if values[_PINNED] else ()
+    return tuple.__new__(Counters, (*values[:_PINNED], pinned, *values[_PINNED + 1 :]))
 
 
 def counter_columns(counters: Counters) -> dict[str, Any]:
@@ -560,17 +568,18 @@ class Summary(models.Model):
 
 class AliasStateQuerySet(models.QuerySet["AliasState"]):
     def paused(self) -> AliasStateQuerySet:
-        """The aliases whose due sessions wait for the model: :attr:`.Breaker.open` or :attr:`.Breaker.paused`.
+        """The aliases whose due sessions wait for the model: :attr:`.Pause.holds`."""
+        return self.exclude(reason="").filter(Q(paused_until__gt=clock.Clock()) | Q(reason__in=UNTIL_ANSWERED))
 
-        Between two pauses of an outage only a probe calls the model, so the other sessions still wait.
-        """
-        return self.filter(Q(until__gt=clock.Clock()) | Q(reason__in=OPEN))
+    def with_clock(self) -> AliasStateQuerySet:
+        """Add ``now``, the database's time, for :attr:`AliasState.pause`."""
+        return self.annotate(now=clock.Clock())
 
 
 class AliasState(models.Model):
     """The state of an alias's chat model, and of the search for sessions that should be due.
 
-    The columns through ``error`` are those of :class:`.rules.breaker.Breaker`.
+    The columns through ``error`` are those of :class:`.rules.pause.Pause`.
     """
 
     REASONS = [
@@ -583,7 +592,7 @@ class AliasState(models.Model):
     failures = models.IntegerField(_("failures in a row"), default=0)
     last_session = models.BigIntegerField(_("last session"), null=True, blank=True)
     since = models.DateTimeField(_("since"), null=True, blank=True)
-    until = models.DateTimeField(_("until"), null=True, blank=True)
+    paused_until = models.DateTimeField(_("paused until"), null=True, blank=True)
     reason = models.CharField(_("reason"), max_length=16, choices=REASONS, blank=True, default="")
     error = models.TextField(_("error"), blank=True, default="")
     # The threshold that sessions are compared with, and the last session that was compared, or null after the last one.
@@ -598,6 +607,19 @@ class AliasState(models.Model):
 
     def __str__(self) -> str:
         return str(self.alias)
+
+    @property
+    def pause(self) -> Pause:
+        """The state of the model, of a row from ``with_clock``."""
+        return Pause(
+            self.now,  # type: ignore[attr-defined]
+            self.failures,
+            self.last_session,
+            self.since,
+            self.paused_until,
+            self.reason,
+            self.error,
+        )
 
 
 class Attempt(models.Model):

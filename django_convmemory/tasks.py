@@ -145,7 +145,7 @@ def fold(
 def send_waiting(memory: ConversationMemory) -> None:
     """Send what has waited for the model to answer, because no sweep may come for a minute."""
     with contextlib.suppress(BrokerUnavailable):  # as above
-        # Sessions that have failed come last: if they always time out, they would open the breaker again.
+        # Sessions that have failed come last: if they always time out, they would begin another pause.
         for _ in send_due(memory, limit=_SWEEP_BATCH, fewest_attempts=True):
             pass
 
@@ -243,8 +243,8 @@ def send_due(
         # A tenth is always sent. Otherwise a session that lost its task would wait for ever if workers are always
         # behind.
         limit = max(limit - waiting, limit // 10)
-    # While the breaker is open, the first batch has the one session that may probe.
-    alone = queued_for > 0 and not memory.breaker.open
+    # After a pause, the first batch has the one session that may probe.
+    alone = queued_for > 0 and not memory.pause.until_answered
     sent = 0
     while sent < limit:
         batch_limit = min(_SWEEP_BATCH, limit - sent) if sent or not alone else 1
@@ -254,7 +254,7 @@ def send_due(
         # With a queued_for of 0, the next sweep would find the same sessions.
         if len(batch) < batch_limit or queued_for <= 0:
             break
-    if sent < limit and not waiting and not (sent and memory.breaker.open):
+    if sent < limit and not waiting and not (sent and memory.pause.until_answered):
         yield from _send_rebuilds(memory)
 
 

@@ -56,13 +56,18 @@ class _MessageCounter:
         raise NotImplementedError
 
     def count(self, message: ChatMessage) -> int:
-        parts = ({"text": message.content},) if isinstance(message.content, str) else message.content or ()
-        total = PER_MESSAGE + sum(self._part(part) for part in parts)
-        # A provider's model does not see empty fields.
-        extra = {field: value for field, value in message.extra.items() if value not in _EMPTY_VALUES}
-        for text in (message.name, message.tool_call_id, dumps(extra) if extra else None):
+        content = message.content
+        if isinstance(content, str):
+            total = PER_MESSAGE + (self.count_text(content) if content else 0)
+        else:
+            total = PER_MESSAGE + sum(map(self._part, content or ()))
+        for text in (message.name, message.tool_call_id):
             if text:
                 total += self.count_text(text)
+        if message.extra:
+            # A provider's model does not see empty fields.
+            extra = {field: value for field, value in message.extra.items() if value not in _EMPTY_VALUES}
+            total += self.count_text(dumps(extra)) if extra else 0
         for call in message.tool_calls:
             total += PER_CALL + self.count_text(dumps(call))
         return total
@@ -386,12 +391,8 @@ def _eighths(text: str) -> float:
         is_first = _integer(blocks.translate(_IS_FIRST))
         kinds = _integer(places.translate(_KINDS)) & is_first | _integer(blocks.translate(_BLOCK_KINDS))
         costs = (_integer(places.translate(_CHAR_COSTS)) & is_first).bit_count() + _cost_of_scripts(blocks, places)
-    return max(costs + _cost_of_runs(kinds), 8 * _words(kinds))
-
-
-def _words(kinds: int) -> int:
-    """Return the number of words and numbers. Each is a token, or several."""
-    return ((kinds ^ kinds & kinds >> 8) & _WORDS).bit_count()
+    words = (kinds ^ kinds & kinds >> 8) & _WORDS  # Each word and each number is a token, or several.
+    return max(costs + _cost_of_runs(kinds), 8 * words.bit_count())
 
 
 def _cost_of_runs(kinds: int) -> int:

@@ -138,7 +138,7 @@ class Replay:
         # The revision of each context that is in the table.
         self._revisions: dict[str, int] = {}
         longest = max(sum(counts(memory, messages)) for messages in conversations.values())
-        self.table = screen.Table(longest=longest, budget=memory.max_context_tokens or longest)
+        self.table = screen.Table(longest=longest, budget=memory.options.max_context_tokens or longest)
 
     def play(self, worker: Worker, pause: float) -> None:
         """Append every message, as if the four conversations took place at the same time."""

@@ -12,7 +12,7 @@ from langchain_core.messages import BaseMessage
 from llama_index.core.base.llms.types import ChatMessage as LlamaMessage
 from pydantic_ai.messages import ModelMessage
 
-from django_convmemory.contrib import langchain_items, llama_index_items, pydantic_ai_items, responses_items
+from django_convmemory.contrib import langchain_items, llama_index, pydantic_ai, responses_items
 from django_convmemory.contrib.langchain import ConvMemoryChatMessageHistory
 from django_convmemory.contrib.llama_index import ConvMemory
 from django_convmemory.contrib.openai_agents import ConvMemorySession
@@ -69,8 +69,8 @@ PYDANTIC_AI: list[dict[str, Any]] = [
 WRITTEN: dict[str, list[ChatMessage]] = {
     "responses": [responses_items.message(item) for item in RESPONSES],
     "langchain": [langchain_items.message(item) for item in LANGCHAIN],
-    "llama_index": list(llama_index_items.messages(LLAMA_INDEX)),
-    "pydantic_ai": [row for item in PYDANTIC_AI for row in pydantic_ai_items.rows(item)],
+    "llama_index": list(llama_index.with_items(LLAMA_INDEX)),
+    "pydantic_ai": [row for item in PYDANTIC_AI for row in pydantic_ai.rows(item)],
 }
 
 Told = list[tuple[str, str | None]]

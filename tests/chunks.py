@@ -12,10 +12,10 @@ from django_convmemory import models
 from django_convmemory.chat_models.base import ChatRequest
 from django_convmemory.clock import Clock
 from django_convmemory.maintenance import integrity
+from django_convmemory.messages import spoken
 from django_convmemory.observers import ModelCall, Run
 from django_convmemory.operations.arguments import Named
 from django_convmemory.operations.handles import ConversationMemory
-from django_convmemory.rules.transcript import spoken
 from django_convmemory.store.either import Store
 from django_convmemory.store.in_memory import InMemoryStore
 from django_convmemory.store.orm import ORMStore

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from django_convmemory.messages import ChatMessage
 from django_convmemory.rules.counters import MAX_PINNED, Counters, Entry
-from django_convmemory.rules.exchanges import Placed
+from django_convmemory.rules.exchanges import MessageRef
 
 # Few ids, so that they repeat.
 IDS = ("call_1", "call_2", "call_3", "call_%_4")
@@ -107,12 +107,13 @@ def entries(conversation: list[ChatMessage]) -> list[Entry]:
     return [Entry(message, len(message.text) % 20 + 1) for message in conversation]
 
 
-def placed(conversation: list[ChatMessage]) -> tuple[Counters, list[Placed]]:
+def placed(conversation: list[ChatMessage]) -> tuple[Counters, list[MessageRef]]:
     """The counters of a session with these messages, and the messages as it holds them, pinned ones included."""
     batch = entries(conversation)
     counters, rows = Counters().append(batch)
     return counters, [
-        Placed(row.position, entry.message, entry.tokens, row.answers) for entry, row in zip(batch, rows, strict=True)
+        MessageRef(row.position, entry.message, entry.tokens, row.answers)
+        for entry, row in zip(batch, rows, strict=True)
     ]
 
 

@@ -12,9 +12,11 @@ from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.handles import ConversationMemory, SessionHandle
 from django_convmemory.rules import segments
 from django_convmemory.rules.segments import Document, Segment
+from django_convmemory.rules.values import SessionName
 from django_convmemory.scheduling import NullScheduler
-from django_convmemory.search import documents, indexing
-from django_convmemory.search.indexing import Searchable
+from django_convmemory.search import indexing, searching
+from django_convmemory.search.searching import Searchable
+from django_convmemory.store.either import Store
 from django_convmemory.store.orm import ORMStore
 
 # A word of the index, as it is stored.
@@ -30,7 +32,7 @@ def say(memory: ConversationMemory, count: int, key: str | SessionHandle = "s", 
 
 
 def index(key: str = "s", limit: int = 1_000) -> int:
-    return indexing.index(ORMStore(), models.Session.objects.get(key=key).pk, limit=limit).messages
+    return indexing.index(ORMStore(), models.Session.objects.get(key=key).pk, limit=limit)[0]
 
 
 def index_all(key: str = "s") -> int:
@@ -47,7 +49,7 @@ def stored(key: str = "s") -> list[Segment]:
 
 def segments_of(texts: Sequence[str], sittings: set[int], first: int = 1) -> list[Segment]:
     """Return the segments of users' messages with these texts. Sittings begin at the positions ``sittings``."""
-    terms = [documents.document(ChatMessage.human(text)) for text in texts]
+    terms = [indexing.document(ChatMessage.human(text)) for text in texts]
     return segments.extended(
         None, first, [Document(each, position in sittings) for position, each in enumerate(terms, first)]
     )
@@ -62,14 +64,30 @@ def expected(memory: ConversationMemory, through: int, key: str | SessionHandle 
     terms, previous = [], None
     for message in memory.history(key, after=0, limit=through) if through else []:
         begins = segments.begins_sitting(message.created_at, previous)
-        terms.append(Document(documents.document(message.message, redacted=message.redacted), begins))
+        terms.append(Document(indexing.document(message.message, redacted=message.redacted), begins))
         previous = message.created_at
     return segments.extended(None, 1, terms)
 
 
+def searchable(
+    store: Store, name: SessionName, *, before: int | None = None, epoch: int | None = None
+) -> Searchable | None:
+    """Return a session as a search sees it."""
+    read = store.read_index(name, before=before, epoch=epoch)
+    return None if read is None else searching.searchable(read)
+
+
+def searchable_of(
+    store: Store, *, owner_id: Any = None, visitor: str = "", alias: str = "default", max_messages: int = 100_000
+) -> list[Searchable]:
+    """Return the sessions of an owner or a visitor as a search sees them."""
+    reads = store.read_indexes_of(alias, owner_id=owner_id, visitor=visitor, max_messages=max_messages)
+    return [searching.searchable(read) for read in reads]
+
+
 def read(key: str = "s", **bounds: Any) -> Searchable:
     memory = build()
-    session = indexing.searchable(memory.store, memory.resolve(key), **bounds)
+    session = searchable(memory.store, memory.resolve(key), **bounds)
     assert session is not None
     return session
 

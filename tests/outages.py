@@ -26,14 +26,16 @@ from django.db.models import DateTimeField, F, Q
 
 from django_convmemory import exceptions, models, tasks
 from django_convmemory.chat_models.base import ChatRequest, ChatResponse
-from django_convmemory.fold import base, call as calls, run as runs
+from django_convmemory.fold import base, call as calls
 from django_convmemory.fold.base import Steps
 from django_convmemory.fold.run import Outcome, Result
 from django_convmemory.messages import ChatMessage
 from django_convmemory.observers import Run
 from django_convmemory.operations.handles import ConversationMemory
-from django_convmemory.rules import breaker
+from django_convmemory.rules import pause
+from django_convmemory.rules.pause import Reason
 from django_convmemory.scheduling import Memory, Work
+from django_convmemory.store.either import Store
 from tests.folding import build
 
 MINUTE = 60.0
@@ -43,11 +45,21 @@ SUMMARY = "The user and the assistant talked about the weather."
 
 
 def skip(seconds: float) -> None:
-    """Let ``seconds`` pass for the breakers, and for all sessions that wait for something."""
+    """Let ``seconds`` pass for the pauses, and for all sessions that wait for something."""
     waiting = Q(due_since__isnull=False) | Q(lease_expires_at__isnull=False) | Q(rebuild_after__isnull=False)
     for rows in (models.Session.objects.filter(waiting), models.AliasState.objects.all()):
         times = [field.name for field in rows.model._meta.fields if isinstance(field, DateTimeField)]
         rows.update(**{name: F(name) - dt.timedelta(seconds=seconds) for name in times})
+
+
+def pause_alias(store: Store, reason: Reason, error: str, *, alias: str = "default", seconds: float = 60.0) -> None:
+    """Pause an alias from now on."""
+    store.change_pause(
+        alias,
+        lambda state: state._replace(
+            since=state.now, paused_until=state.now + dt.timedelta(seconds=seconds), reason=reason, error=error
+        ),
+    )
 
 
 class DatabaseClock:
@@ -186,7 +198,7 @@ class Sample(NamedTuple):
     minute: float
     due: int
     stand_ins: int
-    open: bool
+    paused: bool
 
 
 class Simulation:
@@ -197,7 +209,7 @@ class Simulation:
     - ``became_due`` and ``folded`` have the time for each key at which it became due, and at which its first summary
       was published.
     - ``samples`` has the state after each sweep.
-    - ``most_failures`` is the largest number of failures in a row that the breaker counted.
+    - ``most_failures`` is the largest number of failures in a row that were counted.
     """
 
     def __init__(
@@ -214,10 +226,9 @@ class Simulation:
         self._began = dt.datetime.now(dt.UTC).replace(microsecond=0)
         self._clock = DatabaseClock()
         self._clock.set(self._began)
-        pauses, simulated = random.Random(seed), SimpleNamespace(monotonic=lambda: self.now)
+        waits, simulated = random.Random(seed), SimpleNamespace(monotonic=lambda: self.now)
         self._patches = contextlib.ExitStack()
-        for module in (breaker, runs):
-            self._patches.enter_context(mock.patch.object(module, "random", pauses))
+        self._patches.enter_context(mock.patch.object(pause, "random", waits))
         for module in (base, calls):
             self._patches.enter_context(mock.patch.object(module, "time", simulated))
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -274,7 +285,7 @@ class Simulation:
             pass
         due = models.Session.objects.due().count()
         stand_ins = models.Summary.objects.valid().filter(stand_in=True).count()
-        self.samples.append(Sample(self.now / MINUTE, due, stand_ins, self.memory.breaker.open))
+        self.samples.append(Sample(self.now / MINUTE, due, stand_ins, self.memory.pause.until_answered))
         self.at(self.now + MINUTE, self._sweep)
 
     def _work(self) -> None:
@@ -305,7 +316,7 @@ class Simulation:
     def _end(self, task: Task, result: Result) -> None:
         """Do what the tasks do with a result."""
         self.memory._finish(task.session_id, result)
-        self.most_failures = max(self.most_failures, self.memory.breaker.failures)
+        self.most_failures = max(self.most_failures, self.memory.pause.failures)
         if task.work == "compact" and result.outcome == Outcome.PUBLISHED:
             self.folded.setdefault(self._keys[task.session_id], self.now)
         if result.recovered:

@@ -59,7 +59,7 @@ class Case:
     def index(self, limit: int = 1000) -> int:
         session_id = self.memory.store.find(self.chat.session_name)
         assert session_id is not None
-        return indexing.index(self.memory.store, session_id, limit=limit).messages
+        return indexing.index(self.memory.store, session_id, limit=limit)[0]
 
     def append_meanwhile(self) -> None:
         self.memory.session(self.beside, visitor=self.visitor).append(ChatMessage.human("meanwhile"))

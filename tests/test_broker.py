@@ -112,7 +112,7 @@ def test_an_append_succeeds_while_the_broker_refuses(
 
 
 @pytest.mark.usefixtures("hanging_broker")
-def test_the_broker_is_tried_again_when_the_breaker_closes(
+def test_the_broker_is_tried_again_after_a_pause(
     port: Port, broker_url: str, settings: Settings, clock: AdvancedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with project(port.url(), real=broker_url) as site:
@@ -286,9 +286,7 @@ def test_who_waits_in_vain_is_told_so(
     assert broker.tried == [1, 4]
 
 
-def test_many_who_wait_for_a_healthy_broker_do_not_open_the_breaker(
-    own: Sender, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_who_wait_for_a_healthy_broker_begin_no_pause(own: Sender, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("django_convmemory.sender.LONGEST_SEND", 0.3)
     monkeypatch.setattr(BrokerConnection, "send", lambda line, hint: time.sleep(0.05))
 

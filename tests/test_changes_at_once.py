@@ -16,6 +16,7 @@ from django_convmemory import exceptions, models
 from django_convmemory.maintenance import integrity
 from django_convmemory.memory import ConversationSummaryBufferMemory
 from django_convmemory.messages import ChatMessage
+from django_convmemory.rules.pause import Pause
 from django_convmemory.store.orm import ORMStore
 from tests import processes
 from tests.folding import MarkerModel, build
@@ -268,9 +269,9 @@ def test_a_success_ends_failures_that_the_callers_transaction_would_not_see() ->
     store = ORMStore()
     with transaction.atomic():
         assert not models.AliasState.objects.exists()  # From now on the transaction reads this state.
-        InThread(lambda: store.count_failure("default", 1, "503")).result()
-        store.close_breaker("default")
-    assert store.breaker("default").failures == 0
+        InThread(lambda: store.change_pause("default", lambda state: state._replace(failures=1))).result()
+        store.change_pause("default", Pause.answered)
+    assert store.pause_of("default").failures == 0
 
 
 def test_a_user_who_was_deleted_is_not_nobody() -> None:

@@ -14,9 +14,10 @@ from django.test import override_settings
 from django_convmemory import checks as app_checks, conf, models, prompts, tokens
 from django_convmemory.clock import Clock
 from django_convmemory.messages import ChatMessage
-from django_convmemory.rules.breaker import Reason
+from django_convmemory.rules.pause import Pause, Reason
 from django_convmemory.store.orm import ORMStore
 from tests import projects
+from tests.outages import pause_alias
 
 MEMORY = "django_convmemory.memory."
 EXTRACTIVE = {"BACKEND": "django_convmemory.chat_models.extractive.ExtractiveChatModel"}
@@ -423,7 +424,7 @@ def test_convmemory_w004_sqlite_without_a_write_ahead_log(other_connections: Any
 
 
 def pause(reason: Reason, alias: str = "default") -> None:
-    ORMStore().open_breaker(alias, reason, "Refused: this key", seconds=60.0)
+    pause_alias(ORMStore(), reason, "Refused: this key", alias=alias)
 
 
 @pytest.mark.django_db
@@ -439,9 +440,9 @@ def test_convmemory_w005_quotes_the_last_error_and_lasts_until_the_model_answers
     pause(Reason.MISCONFIGURED)
     (warning,) = app_checks.check_database(["default"])
     assert "The last error was: Refused: this key" in str(warning.hint)
-    models.AliasState.objects.update(until=Clock(-60))
+    models.AliasState.objects.update(paused_until=Clock(-60))
     assert reported_with(databases=["default"]) == ["W005"]
-    ORMStore().close_breaker("default")
+    ORMStore().change_pause("default", Pause.answered)
     assert reported_with(databases=["default"]) == []
 
 

@@ -10,9 +10,8 @@ from hypothesis import example, given, strategies as st
 
 from django_convmemory import tokens
 from django_convmemory.fold import chunk as chunks
-from django_convmemory.messages import ChatMessage
-from django_convmemory.rules.exchanges import Placed, Turn
-from django_convmemory.rules.transcript import spoken
+from django_convmemory.messages import ChatMessage, spoken
+from django_convmemory.rules.exchanges import MessageRef, Turn
 from tests import conversations
 from tests.conversations import call
 
@@ -69,12 +68,12 @@ messages = st.one_of(
 exchanges = st.lists(messages, min_size=1, max_size=5)
 
 
-def rows_of(exchange: Sequence[ChatMessage]) -> list[Placed]:
-    return [Placed(position, message, 1) for position, message in enumerate(exchange, start=1)]
+def rows_of(exchange: Sequence[ChatMessage]) -> list[MessageRef]:
+    return [MessageRef(position, message, 1) for position, message in enumerate(exchange, start=1)]
 
 
 def parts_of(
-    rows: Sequence[Placed], window: int, counter: tokens.TokenCounter, start: int = 0
+    rows: Sequence[MessageRef], window: int, counter: tokens.TokenCounter, start: int = 0
 ) -> list[chunks.ExchangePart]:
     made = [chunks.part_of(rows, start, window, counter)]
     while not made[-1].last:

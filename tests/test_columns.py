@@ -1,4 +1,4 @@
-"""The columns of a message: the table and the model agree, a fork carries them, and one entry adds a column."""
+"""The columns of a message: the table, the values and the model agree, a fork carries them, and two lines add one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import datetime as dt
 import os
 import shutil
 import sys
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import django_convmemory
 from django_convmemory import models
 from django_convmemory.fields import ExactJSONField
 from django_convmemory.messages import ChatMessage
+from django_convmemory.rules.counters import Entry, Row
 from django_convmemory.store import columns
 from tests import processes
 from tests.folding import MarkerModel, build, session, talk
@@ -41,6 +43,11 @@ def test_the_table_has_the_columns_of_the_model() -> None:
     table = {column.name: column.type for column in columns.MESSAGE_COLUMNS}
     stored = {name: field for name, field in fields(models.Message).items() if name != "session"}
     assert table == {name: TYPES[field.get_internal_type()] for name, field in stored.items()}
+
+
+def test_the_values_of_a_row_are_those_of_the_table_in_its_order() -> None:
+    values = columns.row_values(Entry(ChatMessage.human("Hi."), 1), Row(1, 1, None), uuid.uuid4())
+    assert list(values) == [column.name for column in columns.APPENDED]
 
 
 def test_the_columns_that_are_read_begin_with_those_that_a_message_is_made_of() -> None:
@@ -87,18 +94,15 @@ def test_a_fork_carries_every_column() -> None:
 
 
 def copy_of_the_package(folder: Path) -> Path:
-    """Copy the package, and add the column ``name`` to it: a field of the model, and an entry of the table."""
+    """Copy the package, and add the column ``name`` to it: a field of the model, an entry of the table, its value."""
     package = folder / "django_convmemory"
     shutil.copytree(
         Path(django_convmemory.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__", "locale")
     )
     for file, line, added in (
         ("models.py", "    tokens = models.IntegerField", "    name = models.TextField(null=True)\n"),
-        (
-            "store/columns.py",
-            '    Column("usage"',
-            '    Column("name", "text", Kind.PLAIN, lambda source: source.message.name, read=True, redacted=True),\n',
-        ),
+        ("store/columns.py", '    Column("usage"', '    Column("name", "text", read=True, redacted=True),\n'),
+        ("store/columns.py", '        "usage": ', '        "name": message.name,\n'),
     ):
         text = (package / file).read_text()
         assert text.count(line) == 1
@@ -145,7 +149,7 @@ finally:
 
 @pytest.mark.slow
 @pytest.mark.django_db
-def test_a_column_is_added_by_a_field_a_migration_and_an_entry_of_the_table(tmp_path: Path) -> None:
+def test_a_column_is_added_by_a_field_a_migration_an_entry_of_the_table_and_its_value(tmp_path: Path) -> None:
     package = copy_of_the_package(tmp_path)
     root = Path(__file__).parent.parent
     environ = os.environ | {

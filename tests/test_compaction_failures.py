@@ -15,7 +15,8 @@ from django_convmemory.chat_models.base import ChatModel, ChatRequest, ChatRespo
 from django_convmemory.chat_models.extractive import ExtractiveChatModel
 from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.clock import Clock
-from django_convmemory.rules.values import Claim, backoff
+from django_convmemory.rules.pause import Pause, backoff
+from django_convmemory.rules.values import Claim
 from django_convmemory.scheduling import NullScheduler
 from django_convmemory.store.either import Store
 from tests import event_loops
@@ -84,15 +85,6 @@ def test_after_max_attempts_and_half_an_hour_the_fallback_folds_and_the_version_
     assert outcomes() == ["unavailable"] * 4 + ["published"]
 
 
-def test_half_an_hour_without_enough_attempts_does_not_reach_the_fallback() -> None:
-    model = ScriptedChatModel([exceptions.ModelUnavailable("down")] * 2)
-    memory = build(model, max_attempts=3, fallback=ExtractiveChatModel())
-    talk(memory, 10)
-    models.Session.objects.update(due_since=Clock(-1801))
-    assert [memory.compact("s") for _ in range(2)] == ["stalled"] * 2
-    assert versions() == []
-
-
 def test_the_fallback_is_shown_all_that_its_version_stands_for() -> None:
     model = ScriptedChatModel([exceptions.ModelUnavailable("down")])
     memory = build(model, max_attempts=1, fallback_after=0, fallback=MarkerModel())
@@ -100,18 +92,6 @@ def test_the_fallback_is_shown_all_that_its_version_stands_for() -> None:
     assert memory.compact("s") == "published"
     (version,) = versions()
     assert (version.fallback, covered(version.text)) == (True, list(range(1, version.last_position + 1)))
-
-
-@pytest.mark.parametrize("error", [exceptions.BadModelOutput("blank"), exceptions.RequestRejected("400")])
-def test_without_a_fallback_a_session_whose_text_fails_is_tried_hourly(error: Exception) -> None:
-    memory = build(ScriptedChatModel([error] * 3), max_attempts=2)
-    talk(memory, 10)
-    results = [memory.compact_id(session().pk, asked=True) for _ in range(3)]
-    assert results[0].delay < 60
-    assert [result.delay for result in results[1:]] == [3600.0, 3600.0]
-    talk(memory, 5)
-    assert memory.sweep(queued_for=0) == []
-    assert type(error).__name__ in session().last_error
 
 
 def test_a_session_is_tried_again_when_the_fallback_may_stand_in() -> None:
@@ -192,7 +172,7 @@ def test_a_misconfigured_model_pauses_the_alias_without_fallback_and_counts_once
     assert caplog.messages[-1] == f"Session {session('two').pk} is not folded now: memories['default'] is paused."
     assert len(model.requests) == 1
     assert versions("one") == []
-    models.AliasState.objects.update(until=Clock(-1))
+    models.AliasState.objects.update(paused_until=Clock(-1))
     assert memory.compact_id(session("one").pk).outcome == "stalled"
     assert caplog.messages[-1].endswith("is not folded now: the time of its next attempt has not come.")
     models.Session.objects.update(next_attempt_at=None)
@@ -232,7 +212,7 @@ def test_one_sessions_refusal_as_misconfigured_does_not_keep_the_others_waiting(
     talk(memory, 10, key="healthy")
     memory.compact_id(session("poison").pk)
     assert memory.sweep(queued_for=0) == []
-    models.AliasState.objects.update(until=Clock(-1))
+    models.AliasState.objects.update(paused_until=Clock(-1))
     models.Session.objects.filter(key="poison").update(next_attempt_at=F("next_attempt_at") - dt.timedelta(seconds=60))
     # The probe is a session that has failed less often, or has not yet to wait.
     [probe] = memory.sweep(queued_for=0)
@@ -244,7 +224,7 @@ def test_a_wrong_key_counts_only_for_the_session_that_finds_it_while_others_are_
     memory = build(MarkerModel(misconfigured), max_attempts=1, fallback_after=0, fallback=ExtractiveChatModel())
     talk(memory, 10)
     for _ in range(3):
-        models.AliasState.objects.update(until=Clock(-1))
+        models.AliasState.objects.update(paused_until=Clock(-1))
         models.Session.objects.update(next_attempt_at=None)
         assert memory.compact_id(session().pk).outcome == "stalled"
 
@@ -258,7 +238,7 @@ def test_a_session_that_meets_a_wrong_key_while_others_are_answered_waits_longer
     talk(memory, 10)
     delays = []
     for _ in range(9):
-        memory.store.close_breaker("default")
+        memory.store.change_pause("default", Pause.answered)
         models.Session.objects.update(next_attempt_at=None)
         delays.append(memory.compact_id(session().pk).delay)
 
@@ -266,13 +246,13 @@ def test_a_session_that_meets_a_wrong_key_while_others_are_answered_waits_longer
     assert all(60 <= delay <= 120 for delay in delays[:3])
     assert delays[-1] == 3600
     # In the end the fallback folds it.
-    memory.store.close_breaker("default")
+    memory.store.change_pause("default", Pause.answered)
     models.Session.objects.update(next_attempt_at=None, due_since=Clock(-1801))
     assert memory.compact("s") == "published"
     assert versions()[0].stand_in
     assert memory.carry_out(session().pk, "replace_stand_ins").outcome == "stalled"
     assert memory.paused
-    models.AliasState.objects.update(until=Clock(-1))
+    models.AliasState.objects.update(paused_until=Clock(-1))
     models.Session.objects.update(rebuild_after=F("rebuild_after") - dt.timedelta(hours=1))
     assert memory.sweep_rebuilds() == []
 

@@ -85,8 +85,32 @@ def test_without_the_setting_the_defaults_make_a_memory() -> None:
     assert isinstance(memory.counter, tokens.Utf8TokenCounter)
     assert isinstance(memory.scheduler, CeleryScheduler)
     assert isinstance(memory.store, ORMStore)
-    assert memory.options == Options()
-    assert memory.max_context_tokens == 500 + 2 * 2000
+    assert memory.options == Options(max_context_tokens=6000)
+    assert (memory.options.summary_tokens, memory.options.pinned_tokens, memory.options.recall_tokens) == (
+        500,
+        1500,
+        600,
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "limit", "most", "summary"),
+    [
+        ({"max_context_tokens": 12_000}, 4000, 12_000, 1000),
+        ({"max_context_tokens": 12_000, "max_token_limit": 1000}, 1000, 12_000, 1000),
+        ({"max_token_limit": 60}, 60, 6000, 500),
+        ({"max_token_limit": 8000}, 8000, 24_000, 2000),
+        ({"max_token_limit": 8000, "max_summary_tokens": 500}, 8000, 24_000, 500),
+        ({"max_summary_tokens": 8000}, 2000, 20_000, 8000),
+    ],
+)
+def test_the_size_of_a_prompt_decides_about_the_other_sizes(
+    options: dict[str, int], limit: int, most: int, summary: int
+) -> None:
+    with configured(OPTIONS=options):
+        memory = memories["default"]
+    assert memory.strategy.threshold.tokens == limit
+    assert (memory.options.max_context_tokens, memory.options.summary_tokens) == (most, summary)
 
 
 @pytest.mark.parametrize("setting", [None, {"default": {}}])
@@ -243,11 +267,10 @@ def test_a_setting_without_aliases_says_where_they_go() -> None:
         ({"max_token_limit": "2000"}, "max_token_limit must be a whole number of at least 1, not '2000'"),
         ({"max_token_limit": 0}, "max_token_limit must be a whole number of at least 1, not 0"),
         ({"max_token_limit": True}, "max_token_limit must be a whole number of at least 1, not True"),
-        ({"max_summary_tokens": "500"}, "option max_summary_tokens must be int, not '500'"),
-        ({"max_summary_tokens": 1.5}, "option max_summary_tokens must be int, not 1.5"),
+        ({"max_summary_tokens": "500"}, "option max_summary_tokens must be int or None, not '500'"),
+        ({"max_summary_tokens": 1.5}, "option max_summary_tokens must be int or None, not 1.5"),
         ({"max_summary_tokens": 15}, "option max_summary_tokens must be at least 16, not 15"),
         ({"max_attempts": 0}, "option max_attempts must be at least 1, not 0"),
-        ({"max_pinned_tokens": None}, "option max_pinned_tokens must be int, not None"),
         ({"max_chunk_tokens": "1"}, "option max_chunk_tokens must be int or None, not '1'"),
         ({"max_run_seconds": "1"}, "option max_run_seconds must be float, not '1'"),
         ({"max_run_seconds": True}, "option max_run_seconds must be float, not True"),
@@ -257,7 +280,10 @@ def test_a_setting_without_aliases_says_where_they_go() -> None:
         ({"instructions": None}, "option instructions must be str, not None"),
         ({"instructions": "a\0"}, "instructions"),
         ({"summary_role": "assistant"}, "summary_role must be one of system, developer, user, not 'assistant'"),
-        ({"max_context_tokens": 2499}, "max_context_tokens is 2499, but max_summary_tokens and max_token_limit"),
+        (
+            {"max_context_tokens": 2900, "max_token_limit": 2000},
+            "max_context_tokens is 2900, but max_token_limit (2000)",
+        ),
     ],
 )
 def test_convmemory_e004_names_the_invalid_option(options: Any, expected: str) -> None:
@@ -271,7 +297,7 @@ def test_convmemory_e004_names_the_invalid_option(options: Any, expected: str) -
 
 @pytest.mark.parametrize(
     "options",
-    [{"max_run_seconds": 10}, {"max_chunk_tokens": None}, {"max_context_tokens": 2500}, {"max_pinned_tokens": 0}],
+    [{"max_run_seconds": 10}, {"max_chunk_tokens": None}, {"max_context_tokens": 3000, "max_token_limit": 2000}],
 )
 def test_options_at_their_bounds_are_accepted(options: dict[str, Any]) -> None:
     with configured(OPTIONS=options):

@@ -8,13 +8,12 @@ from hypothesis import given, strategies as st
 from django_convmemory.context.assembly import Context, assemble
 from django_convmemory.context.wire.chat import accepted_names
 from django_convmemory.exceptions import InvalidMessage
-from django_convmemory.messages import ChatMessage
+from django_convmemory.messages import ChatMessage, spoken
 from django_convmemory.rules import exchanges
 from django_convmemory.rules.counters import Counters, Entry
-from django_convmemory.rules.exchanges import NO_RESULT, Placed
+from django_convmemory.rules.exchanges import NO_RESULT, MessageRef
 from django_convmemory.rules.options import Options
 from django_convmemory.rules.strategies import Buffer, Strategy, SummaryBuffer, TokenBuffer, Window
-from django_convmemory.rules.transcript import spoken
 from django_convmemory.rules.values import Snapshot, SummaryVersion, shown_pinned
 from django_convmemory.tokens import Utf8TokenCounter
 from tests import conversations
@@ -35,13 +34,13 @@ def snapshot(
     *,
     folded: int = 0,
     summary_tokens: int = 20,
-    max_pinned_tokens: int = 2000,
+    pinned_tokens: int = 2000,
     due: bool = False,
 ) -> Snapshot:
     """A session with these messages, and a summary of the first ``folded`` exchanges."""
     counters, rows = Counters().append([Entry(message, COUNTER.count(message)) for message in conversation])
     placed = [
-        Placed(row.position, message, COUNTER.count(message), row.answers)
+        MessageRef(row.position, message, COUNTER.count(message), row.answers)
         for message, row in zip(conversation, rows, strict=True)
     ]
     unpinned = [row for row in placed if not row.message.pinned]
@@ -53,13 +52,13 @@ def snapshot(
         tokens = sum(row.tokens for row in covered)
         summary = SummaryVersion(1, 1, last, "They spoke of Rust.", summary_tokens)
         counters = counters._replace(covered_position=last, covered_count=len(covered), covered_tokens=tokens)
-    positions = shown_pinned(counters.pinned, max_pinned_tokens)
+    positions = shown_pinned(counters.pinned, pinned_tokens)
     pinned = [row for row in placed if row.position in positions]
     return Snapshot(1, counters, due, 1, 0, summary, pinned, unpinned[len(covered) :])
 
 
 def put_together(snapshot: Snapshot | None, strategy: Strategy = STRATEGY, **arguments: Any) -> Context:
-    options = arguments.pop("options", Options())
+    options = arguments.pop("options", Options(max_context_tokens=arguments.pop("max_context_tokens", None)))
     return assemble(snapshot, strategy, options, COUNTER, **arguments)
 
 
@@ -241,18 +240,18 @@ def test_left_out_first_are_the_oldest_exchanges_then_the_summary() -> None:
     ]
 
 
-def test_max_tokens_bounds_all_and_the_option_all_but_system_and_pinned() -> None:
-    held = snapshot(CHAT)
+def test_max_tokens_bounds_all_and_the_option_all_but_system() -> None:
+    held = snapshot([*CHAT, *CHAT[1:3] * 4])
     whole = put_together(held, system="You are a teacher.")
-    tail = cost(whole, "summary", "tail")
+    stored = cost(whole, "pinned", "summary", "tail")
 
     def shown(**arguments: Any) -> int:
         return len(put_together(held, ToTheLimit(1000), **arguments))
 
-    assert shown(system="You are a teacher.", max_context_tokens=tail) == len(whole)
-    assert shown(system="You are a teacher.", max_context_tokens=tail - 1) == len(whole) - 1
+    assert shown(system="You are a teacher.", max_context_tokens=stored) == len(whole)
+    assert shown(system="You are a teacher.", max_context_tokens=stored - 1) == len(whole) - 1
     assert shown(system="You are a teacher.", max_tokens=whole.tokens) == len(whole)
-    assert shown(system="You are a teacher.", max_tokens=tail) < len(whole)
+    assert shown(system="You are a teacher.", max_tokens=stored) < len(whole)
     # The argument of the call overrides the option.
     assert shown(max_tokens=whole.tokens, max_context_tokens=1) == len(whole) - 1
 
@@ -267,14 +266,25 @@ def test_what_may_never_be_left_out_is_returned_and_over_budget_says_so() -> Non
     assert (exact.over_budget, len(exact)) == (False, len(context))
 
 
+def test_a_pinned_message_larger_than_its_share_takes_no_room_from_the_rest() -> None:
+    """Otherwise messages would be neither shown nor folded."""
+    long = ChatMessage.system("word " * 60)
+    held = snapshot([long, *CHAT[1:]], folded=1)
+    rest = cost(put_together(held), "summary", "tail")
+    most = -(-4 * rest // 3)
+    context = put_together(held, max_context_tokens=most)
+    assert (context.omitted, context.summary, context.over_budget) == (0, "They spoke of Rust.", True)
+    assert put_together(held, max_context_tokens=context.tokens).over_budget is False
+
+
 def test_omitted_counts_what_is_shown_neither_itself_nor_through_the_summary() -> None:
-    held = snapshot(CHAT, folded=2)
-    tail = cost(put_together(held), "tail")
+    held = snapshot([message for message in CHAT if not message.pinned], folded=2)
+    stored = put_together(held).tokens
     assert put_together(held).omitted == 0
-    assert put_together(held, max_context_tokens=20 + tail - 1).omitted == 1
+    assert put_together(held, max_context_tokens=stored - 1).omitted == 1
     # Without the summary, the messages that it stands for are omitted as well.
     assert put_together(held, max_context_tokens=1).omitted == 3
-    assert put_together(snapshot(CHAT, max_pinned_tokens=0)).omitted == 1
+    assert put_together(snapshot(CHAT, pinned_tokens=0)).omitted == 1
     assert put_together(snapshot(CHAT), Window(1)).omitted == 3
     assert put_together(snapshot(CHAT), TokenBuffer(1)).omitted == 4
 
@@ -309,7 +319,7 @@ def test_any_context_is_well_formed_and_within_its_budget(
         assert part.tokens == (20 if part.name == "summary" else COUNTER.count(part.message))
     if not context.over_budget:
         assert max_tokens is None or context.tokens <= max_tokens
-        assert max_tokens is not None or option is None or cost(context, "summary", "tail") <= option
+        assert max_tokens is not None or option is None or cost(context, "pinned", "summary", "tail") <= option
     positions = {part.position for part in context.parts if part.position}
     through = held.counters.covered_position if context.summary else 0
     hidden = set(range(1, len(conversation) + 1)) - positions

@@ -16,8 +16,9 @@ from django.test import RequestFactory
 from django_convmemory import models
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
-from django_convmemory.rules.breaker import Reason
+from django_convmemory.rules.pause import Reason
 from django_convmemory.testing import ScriptedMemories
+from tests.outages import pause_alias
 
 PAGE = (pathlib.Path(__file__).parent.parent / "docs" / "conversations.md").read_text(encoding="utf-8")
 PAGE_OF_RELIABILITY = pathlib.Path(__file__).parent.parent / "docs" / "reliability.md"
@@ -113,7 +114,7 @@ def test_an_operator_can_try_a_session_during_a_pause(ann: User, convmemory: Scr
     chat = memories["default"].session("main", owner=ann)
     while not chat.append(ChatMessage.human("word " * 50)).due:
         pass
-    memories["default"].store.open_breaker("default", Reason.MISCONFIGURED, "The key is refused.", seconds=60.0)
+    pause_alias(memories["default"].store, Reason.MISCONFIGURED, "The key is refused.")
     convmemory.reply("by the model")
 
     assert chat.compact() == "stalled"

@@ -13,13 +13,9 @@ from django_convmemory.rules.counters import (
     MAX_PINNED,
     Batch,
     Counters,
-    Ending,
     Entry,
     Pinned,
-    Placing,
-    Standing,
     call_mark,
-    ending,
     rewound,
 )
 from django_convmemory.rules.strategies import Threshold
@@ -197,20 +193,18 @@ def test_a_batch_knows_what_it_changes_before_the_session_is_read(data: st.DataO
         assert (end.open_calls, end.exchange_calls) == (batch.after.open_calls, batch.after.exchange_calls)
 
 
-def ending_at(conversation: list[ChatMessage], position: int) -> Ending:
-    """The facts about the first ``position`` messages that a store reads to rewind the counters."""
+def rewound_to(position: int, after: Counters, conversation: list[ChatMessage]) -> Counters:
+    """Rewind the counters by the facts about the first messages that a store reads."""
     _, rows = conversations.placed(conversation[:position])
-    unpinned = [row for row in rows if not row.message.pinned]
-
-    def placing(row: exchanges.Placed) -> Placing:
-        through = sum(other.tokens for other in unpinned[: unpinned.index(row) + 1])
-        return Placing(Standing(row.position, row.tokens, through), row.answers, row.message)
-
+    unpinned, total = [], 0
+    for row in rows:
+        if not row.message.pinned:
+            total += row.tokens
+            unpinned.append(row._replace(tokens_through=total))
     begun = (row for row in reversed(unpinned) if row.message.role == "assistant" and row.answers is None)
     spoke = next(begun, None)
-    continuing = [placing(row) for row in unpinned if spoke is not None and row.answers == spoke.position]
-    last = placing(unpinned[-1]) if unpinned else None
-    return ending(position, last, placing(spoke) if spoke else None, continuing)
+    continuing = [row for row in unpinned if spoke is not None and row.answers == spoke.position]
+    return rewound(after, position, unpinned[-1] if unpinned else None, spoke, continuing)
 
 
 @given(conversations.conversations(), st.integers(0, 20))
@@ -227,7 +221,7 @@ def test_rewound_counters_are_those_of_a_session_that_never_went_on(
     position = min(position, len(conversation))
     after, _ = Counters().append(conversations.entries(conversation))
     before, _ = Counters().append(conversations.entries(conversation[:position]))
-    assert rewound(after, ending_at(conversation, position)) == before
+    assert rewound_to(position, after, conversation) == before
 
 
 def test_a_refused_result_says_which_call_it_names() -> None:

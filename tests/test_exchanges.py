@@ -5,18 +5,18 @@ from hypothesis import example, given, strategies as st
 
 from django_convmemory.messages import ChatMessage
 from django_convmemory.rules import exchanges
-from django_convmemory.rules.exchanges import NO_RESULT, REDACTED, Placed, Turn
+from django_convmemory.rules.exchanges import NO_RESULT, REDACTED, MessageRef, Turn
 from tests import conversations
 from tests.conversations import call
 
 
-def unpinned(conversation: list[ChatMessage]) -> tuple[int, list[Placed]]:
+def unpinned(conversation: list[ChatMessage]) -> tuple[int, list[MessageRef]]:
     """The position of the open exchange, or 0, and the messages that are not pinned."""
     counters, rows = conversations.placed(conversation)
     return counters.open_position, [row for row in rows if not row.message.pinned]
 
 
-def by_definition(rows: list[Placed]) -> list[list[int]]:
+def by_definition(rows: list[MessageRef]) -> list[list[int]]:
     """The positions of each exchange, by its definition. The counters are not used.
 
     An exchange is one message, or an assistant message with tool calls and everything up to the last tool message
@@ -76,7 +76,7 @@ def test_each_call_gets_its_own_newest_result(conversation: list[ChatMessage]) -
     for row in exchanges.well_formed(rows):
         if row.message.role == "tool":
             expected = newest.pop((row.answers, row.message.tool_call_id), None)
-            none = Placed(0, ChatMessage.tool(NO_RESULT, row.message.tool_call_id or ""), 0, row.answers)
+            none = MessageRef(0, ChatMessage.tool(NO_RESULT, row.message.tool_call_id or ""), 0, row.answers)
             assert row == (expected or none)
     assert newest == {}
 
@@ -120,5 +120,5 @@ def test_nothing_begins_in_an_open_exchange_that_began_before(first: int) -> Non
 
 
 def test_a_call_without_a_result_gets_one_that_belongs_to_it() -> None:
-    asked = Placed(3, ChatMessage.ai(tool_calls=[call("a")]), 5)
-    assert exchanges.well_formed([asked]) == [asked, Placed(0, ChatMessage.tool(NO_RESULT, "a"), 0, answers=3)]
+    asked = MessageRef(3, ChatMessage.ai(tool_calls=[call("a")]), 5)
+    assert exchanges.well_formed([asked]) == [asked, MessageRef(0, ChatMessage.tool(NO_RESULT, "a"), 0, answers=3)]

@@ -16,8 +16,8 @@ from django_convmemory import models
 from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.handles import SessionHandle
-from django_convmemory.rules import indexable
-from django_convmemory.rules.indexable import MOST_UNINDEXED, Unindexed
+from django_convmemory.rules import segments
+from django_convmemory.rules.segments import MOST_UNINDEXED, Unindexed
 from django_convmemory.search import indexing
 from django_convmemory.store import index_rows
 from django_convmemory.store.orm import ORMStore
@@ -34,6 +34,8 @@ from tests.indexes import (
     is_whole_index,
     read,
     say,
+    searchable,
+    searchable_of,
     secrets,
     segments_of,
     stored,
@@ -266,13 +268,13 @@ def test_another_epoch_and_another_row_are_not_read() -> None:
     say(memory, 3)
     row = models.Session.objects.get()
     store = memory.store
-    assert indexing.searchable(store, row.session_name, epoch=row.epoch) is not None
-    assert indexing.searchable(store, row.session_name, epoch=row.epoch + 1) is None
+    assert searchable(store, row.session_name, epoch=row.epoch) is not None
+    assert searchable(store, row.session_name, epoch=row.epoch + 1) is None
     memory.redact("s", 1)
-    assert indexing.searchable(store, row.session_name, epoch=row.epoch) is None
+    assert searchable(store, row.session_name, epoch=row.epoch) is None
     memory.delete("s")
     say(memory, 1)
-    assert indexing.searchable(store, row.session_name) is None
+    assert searchable(store, row.session_name) is None
 
 
 def test_the_sessions_of_a_person_are_read_as_far_as_the_bound_reaches() -> None:
@@ -289,7 +291,7 @@ def test_the_sessions_of_a_person_are_read_as_far_as_the_bound_reaches() -> None
         models.Session.objects.filter(key=key).update(updated_at=updated_at)
 
     def sessions(**options: Any) -> list[tuple[str, int, bool]]:
-        found = indexing.searchable_of(memory.store, "default", owner_id=user.pk, visitor="", **options)
+        found = searchable_of(memory.store, owner_id=user.pk, **options)
         assert [session.name for session in found] == [rows[session.name.key].session_name for session in found]
         assert [session.name.row_id for session in found] == [session.session_id for session in found]
         return [(session.name.key, session.segments[-1].last, session.complete) for session in found]
@@ -298,7 +300,7 @@ def test_the_sessions_of_a_person_are_read_as_far_as_the_bound_reaches() -> None
     assert sessions() == [("b", 20, True), ("c", 10, True), ("a", 30, True)]
     assert sessions(max_messages=59) == [("b", 20, True), ("c", 10, False)]
     assert sessions(max_messages=29) == sessions(max_messages=1) == [("b", 20, False)]
-    assert indexing.searchable_of(memory.store, "default", owner_id=None, visitor="nobody") == []
+    assert searchable_of(memory.store, visitor="nobody") == []
 
 
 def test_of_all_sessions_512_messages_are_read_that_are_not_indexed() -> None:
@@ -306,7 +308,7 @@ def test_of_all_sessions_512_messages_are_read_that_are_not_indexed() -> None:
     for key, count in (("old", 100), ("middle", 300), ("new", 300)):
         memory.session(key, visitor="v").append(*[ChatMessage.human(f"heron {number}") for number in range(count)])
     index("old", limit=90)
-    found = indexing.searchable_of(memory.store, "default", owner_id=None, visitor="v")
+    found = searchable_of(memory.store, visitor="v")
     assert [(s.segments[0].first, s.segments[-1].last, s.complete) for s in found] == [
         (1, 300, True),
         (300 - (512 - 300) + 1, 300, False),
@@ -319,20 +321,20 @@ def test_what_was_indexed_between_the_two_statements_is_read_once(monkeypatch: p
     chat = memory.session("s", visitor="v")
     say(memory, 300, chat)
     between(monkeypatch, lambda: index(limit=200))
-    [session] = indexing.searchable_of(memory.store, "default", owner_id=None, visitor="v")
+    [session] = searchable_of(memory.store, visitor="v")
     assert session.complete
     assert list(session.segments) == expected(memory, 300, chat)
 
 
 def between(monkeypatch: pytest.MonkeyPatch, work: Callable[[], Any]) -> None:
     """Let ``searchable_of`` do ``work`` between its two statements."""
-    newest = indexable.newest
+    newest = segments.newest_sessions
 
     def newest_later(*arguments: Any, **options: Any) -> Any:
         work()
         return newest(*arguments, **options)
 
-    monkeypatch.setattr(indexable, "newest", newest_later)
+    monkeypatch.setattr(segments, "newest_sessions", newest_later)
 
 
 CHANGES: dict[str, tuple[int, Callable[[SessionHandle], Any]]] = {
@@ -352,7 +354,7 @@ def test_what_was_changed_between_the_two_statements_is_read_as_it_is_then(
     index(limit=200)
     through, work = CHANGES[change]
     between(monkeypatch, lambda: work(chat))
-    [session] = indexing.searchable_of(memory.store, "default", owner_id=None, visitor="v")
+    [session] = searchable_of(memory.store, visitor="v")
     assert (session.epoch, session.complete) == (models.Session.objects.get().epoch, True)
     assert list(session.segments) == expected(memory, through, chat)
 
@@ -362,7 +364,7 @@ def test_a_session_that_was_deleted_between_the_two_statements_is_not_read(monke
     chat = memory.session("s", visitor="v")
     say(memory, 3, chat)
     between(monkeypatch, chat.delete)
-    assert indexing.searchable_of(memory.store, "default", owner_id=None, visitor="v") == []
+    assert searchable_of(memory.store, visitor="v") == []
 
 
 def test_messages_are_read_by_their_places_unless_the_session_has_changed() -> None:
@@ -395,9 +397,9 @@ def test_the_number_of_statements_does_not_depend_on_the_history() -> None:
         place = (session_id, 0, size)
         assert len(statements(functools.partial(indexing.index, store, session_id))) <= 5
         assert len(statements(functools.partial(indexing.index, store, session_id))) == 1
-        read = functools.partial(indexing.searchable, store, memory.resolve(key), before=size)
+        read = functools.partial(searchable, store, memory.resolve(key), before=size)
         assert len(statements(read)) == 1 + LOOKUPS
-        read_all = functools.partial(indexing.searchable_of, store, "default", owner_id=None, visitor="")
+        read_all = functools.partial(searchable_of, store)
         assert len(statements(read_all)) == 2
         assert len(statements(functools.partial(store.messages_at, [place]))) == 1
     assert is_whole_index()

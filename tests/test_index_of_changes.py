@@ -17,7 +17,7 @@ from django.core.management import call_command
 from django.db import transaction
 
 from django_convmemory import exceptions, models
-from django_convmemory.maintenance import recount
+from django_convmemory.maintenance import integrity
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.handles import ConversationMemory
 from django_convmemory.rules.segments import Document
@@ -34,6 +34,7 @@ from tests.indexes import (
     is_whole,
     is_whole_index,
     say,
+    searchable_of,
     secrets,
     segments_of,
     stored,
@@ -133,7 +134,7 @@ def test_a_visitors_index_stays_when_the_visitor_logs_in() -> None:
     index_all()
     before = stored()
     memory.adopt("v", user)
-    [session] = indexing.searchable_of(memory.store, "default", owner_id=user.pk, visitor="")
+    [session] = searchable_of(memory.store, owner_id=user.pk)
     assert stored() == before
     assert session.complete
 
@@ -143,7 +144,7 @@ def test_a_recount_leaves_the_index() -> None:
     say(memory, 20)
     index_all()
     before = stored()
-    assert recount.recount(memory, models.Session.objects.get().pk, using="default")
+    assert integrity.recount(memory, models.Session.objects.get().pk, using="default")
     assert (stored(), indexed()) == (before, 20)
 
 
@@ -168,15 +169,15 @@ def test_an_edit_between_reading_and_writing_wins(edit: str, before: int, monkey
     if before:
         index(limit=before)
     edits: list[Callable[[ConversationMemory], Any]] = [EDITS[edit]]
-    portion = indexing.portion
+    documents = indexing.documents
 
-    def portion_and_edit(*arguments: Any) -> list[Document]:
-        read = portion(*arguments)
+    def documents_and_edit(*arguments: Any) -> list[Document]:
+        read = list(documents(*arguments))
         while edits:
             edits.pop()(memory)
         return read
 
-    monkeypatch.setattr(indexing, "portion", portion_and_edit)
+    monkeypatch.setattr(indexing, "documents", documents_and_edit)
     index_all()
     assert edits == []
     assert secrets() == 0
@@ -252,15 +253,15 @@ def test_two_processes_that_index_a_session_write_each_message_once(monkeypatch:
     say(memory, 300)
     index(limit=50)
     others = [70, 200]
-    portion = indexing.portion
+    documents = indexing.documents
 
-    def portion_and_index(*arguments: Any) -> list[Document]:
-        read = portion(*arguments)
+    def documents_and_index(*arguments: Any) -> list[Document]:
+        read = list(documents(*arguments))
         if others:
             index(limit=others.pop())
         return read
 
-    monkeypatch.setattr(indexing, "portion", portion_and_index)
+    monkeypatch.setattr(indexing, "documents", documents_and_index)
     index_all()
     assert stored() == expected(memory, 300)
     assert is_whole()

@@ -10,9 +10,11 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from django_convmemory import models
-from django_convmemory.maintenance import integrity, recount
+from django_convmemory.maintenance import integrity
+from django_convmemory.maintenance.transfer import exporting
 from django_convmemory.maintenance.transfer.importing import Importer
 from django_convmemory.management import deletion
+from django_convmemory.management.commands import convmemory_export
 from django_convmemory.memory import memories
 from django_convmemory.search import indexing
 from django_convmemory.store.orm import ORMStore
@@ -40,7 +42,7 @@ AGAIN = "To continue, run the command again."
 @pytest.mark.parametrize(
     ("owner", "function", "command", "how"),
     [
-        (recount, "recount", "convmemory_check --recount", "To continue, run the command with --after 0."),
+        (integrity, "recount", "convmemory_check --recount", "To continue, run the command with --after 0."),
         (indexing, "catch_up", "convmemory_check --reindex", "To continue, run the command with --after 0."),
         (deletion, "delete", "convmemory_prune --inactive-for 1d", AGAIN),
         (deletion, "delete", "convmemory_erase --key chat --no-input", AGAIN),
@@ -100,3 +102,25 @@ def test_an_interrupted_import_says_how_to_continue(monkeypatch: pytest.MonkeyPa
             call_command("convmemory_import", str(file), stdout=StringIO())
     call_command("convmemory_import", str(file), stdout=StringIO())
     assert models.Session.objects.get().key == "chat"
+
+
+def test_an_interrupted_export_says_that_the_file_was_not_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    memories["default"].append("chat", {"role": "user", "content": "Hello"})
+    path = tmp_path / "out"
+    monkeypatch.setattr(exporting, "write", interrupt)
+    with pytest.raises(CommandError) as caught:
+        call_command("convmemory_export", "--output", str(path))
+    assert str(caught.value) == f"Interrupted. {path} was not written. To export, run the command again."
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_export_that_is_interrupted_after_the_file_was_written_ends_well(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    memories["default"].append("chat", {"role": "user", "content": "Hello"})
+    path = tmp_path / "out"
+    monkeypatch.setattr(convmemory_export, "counted", interrupt)
+    call_command("convmemory_export", "--output", str(path), stdout=StringIO())
+    assert json.loads(path.read_text())["key"] == "chat"

@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from django_convmemory import exceptions, models
 from django_convmemory.chat_models.base import ChatRequest
 from django_convmemory.chat_models.extractive import ExtractiveChatModel
-from django_convmemory.messages import ChatMessage
+from django_convmemory.fold import chunk
+from django_convmemory.messages import ChatMessage, spoken
 from django_convmemory.operations.handles import ConversationMemory
 from django_convmemory.rules import transcript
-from django_convmemory.rules.transcript import spoken
 from django_convmemory.store.either import Store
 from django_convmemory.store.in_memory import InMemoryStore
 from django_convmemory.store.orm import ORMStore
@@ -250,9 +250,12 @@ def test_a_fork_between_two_parts_folds_the_whole_message_for_itself(
 # The bound, exchanges, and other models.
 
 
-def test_beyond_max_slices_the_version_says_that_the_message_was_cut(store: Store) -> None:
+def test_beyond_the_most_parts_the_version_says_that_the_message_was_cut(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chunk, "MAX_PARTS", 3)
     model = MarkerModel()
-    memory = long_session(store, model, max_slices=3)
+    memory = long_session(store, model)
     assert memory.compact("s") == "published"
     parts = [version for version in versions(memory) if version.last == 1]
     assert len(parts) == 3
@@ -266,8 +269,9 @@ def test_beyond_max_slices_the_version_says_that_the_message_was_cut(store: Stor
     assert_sound(memory)
 
 
-def test_max_slices_counts_the_parts_of_a_killed_worker(store: Store, kill: Kill) -> None:
-    memory = long_session(store, max_slices=3)
+def test_the_parts_of_a_killed_worker_count(store: Store, kill: Kill, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunk, "MAX_PARTS", 3)
+    memory = long_session(store)
     kill(memory, 2)
     memory.compact("s")
     assert len([version for version in versions(memory) if version.last == 1]) == 3

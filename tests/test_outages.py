@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.slow]
 
 # One seed by day, so that a change does not fail because of an old defect, and many at night.
 SEEDS = int(os.environ.get("CONVMEMORY_TEST_SEEDS", "1"))
-# Many simulated minutes. What the stores do in them is tested on each database in test_breaker and test_rebuild.
+# Many simulated minutes. What the stores do in them is tested on each database in test_pause and test_rebuild.
 LONG = pytest.mark.only_on("sqlite")
 
 
@@ -63,7 +63,7 @@ def test_an_outage_of_40_minutes(
     assert calls <= 40
 
     simulation.run(60)
-    assert not simulation.memory.breaker.open
+    assert not simulation.memory.pause.until_answered
     assert not models.Session.objects.filter(rebuild_after__isnull=False).exists()
     assert not models.Summary.objects.valid().filter(fallback=True).exists()
     assert list(integrity.check(models.Session.objects.all())) == []
@@ -92,7 +92,7 @@ def test_an_outage_that_ended_while_nobody_called_the_model(simulate: Callable[.
     for number in range(3):
         simulation.make_due(str(number))
     simulation.run(4)
-    assert simulation.memory.breaker.open
+    assert simulation.memory.pause.until_answered
     models.Session.objects.all().delete()
     simulation.run(60)
     for number in range(20):
@@ -146,7 +146,7 @@ def test_an_outage_of_10_minutes_with_300_sessions(
 
 
 @LONG
-def test_a_session_that_always_times_out_does_not_open_the_breaker(simulate: Callable[..., Simulation]) -> None:
+def test_a_session_that_always_times_out_does_not_pause_the_alias(simulate: Callable[..., Simulation]) -> None:
     simulation = simulate(Provider(), workers=4)
     simulation.make_due("slow", slow=True)
     for number in range(200):
@@ -155,7 +155,7 @@ def test_a_session_that_always_times_out_does_not_open_the_breaker(simulate: Cal
     simulation.run(30)
 
     assert simulation.most_failures == 0
-    assert not any(sample.open for sample in simulation.samples)
+    assert not any(sample.paused for sample in simulation.samples)
     assert max(simulation.waits("healthy")) <= 1
     assert "slow" not in simulation.folded
 
@@ -202,7 +202,7 @@ def test_a_provider_that_takes_20_calls_a_minute(
     assert last <= 20
     assert attempts == {0}
     assert simulation.most_failures == 0
-    assert not any(sample.open for sample in simulation.samples)
+    assert not any(sample.paused for sample in simulation.samples)
     assert fallback_versions() == 0
 
 

@@ -15,12 +15,14 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from django_convmemory import exceptions, models
-from django_convmemory.admin import pauses
+from django_convmemory.admin import waiting
 from django_convmemory.admin.overview import Overview
 from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.clock import Clock
+from django_convmemory.fold import chunk
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
+from django_convmemory.rules.pause import Pause
 from django_convmemory.testing import ScriptedMemories
 from tests.admin.test_sessions import LIST, staff
 from tests.api.conftest import ROOT, client_of
@@ -79,7 +81,7 @@ def outage(convmemory: ScriptedMemories) -> list[models.Session]:
 
 def end_pause() -> None:
     """Let the time of the next call come."""
-    models.AliasState.objects.update(until=Clock(-1))
+    models.AliasState.objects.update(paused_until=Clock(-1))
 
 
 def text_of(client: Any, url: str) -> str:
@@ -125,7 +127,7 @@ def test_other_aliases_are_not_paused(settings: Settings, convmemory: ScriptedMe
     convmemory.reply(WRONG_KEY)
     fold(first)
     assert row("b").state == "due"
-    assert [pause.state.alias for pause in pauses.pauses(models.Session.objects.all(), memories)] == ["default"]
+    assert [pause.state.alias for pause in waiting.pauses(models.Session.objects.all(), memories)] == ["default"]
 
 
 # The admin.
@@ -145,7 +147,7 @@ def test_each_page_says_which_memory_is_paused_since_when_why_and_how_many_wait(
     assert timezone.now() - dt.timedelta(minutes=1) < pause.state.since <= pause.state.now < pause.next_call
     assert f"in {pause.seconds_left} s</time>" in text
     assert 30 < pause.seconds_left <= 75
-    assert "The fallback model folds them" not in text
+    assert "Meanwhile, the fallback model folds" not in text
 
 
 def test_after_the_pause_the_next_task_or_sweep_calls_the_model(wrong_key: list[models.Session]) -> None:
@@ -176,17 +178,17 @@ def test_the_notice_says_when_the_fallback_stands_in(outage: list[models.Session
     memory = memories["default"]
     client = staff("view_session")
     models.AliasState.objects.update(since=Clock(-memory.options.fallback_after - 60))
-    assert "The fallback model folds them" not in text_of(client, OVERVIEW)
+    assert "Meanwhile, the fallback model folds" not in text_of(client, OVERVIEW)
     memory.fallback = ScriptedChatModel([])
-    assert "The fallback model folds them in the meantime." in text_of(client, OVERVIEW)
+    assert "Meanwhile, the fallback model folds those that have waited long enough." in text_of(client, OVERVIEW)
     models.AliasState.objects.update(since=Clock(-60))
-    assert "The fallback model folds them" not in text_of(client, OVERVIEW)
+    assert "Meanwhile, the fallback model folds" not in text_of(client, OVERVIEW)
 
 
 def test_many_waiting_sessions_are_not_all_counted(
     wrong_key: list[models.Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pauses, "MAX_WAITING", 4)
+    monkeypatch.setattr(waiting, "MAX_WAITING", 4)
     assert "More than 4 due sessions wait." in text_of(staff("view_session"), OVERVIEW)
 
 
@@ -268,14 +270,16 @@ def test_retry_tries_a_paused_model_with_one_session(
     assert len(convmemory.requests) == 2
 
 
-def test_retry_asks_for_all_if_the_fallback_stands_in(
+def test_retry_asks_for_all_for_which_the_fallback_stands_in(
     outage: list[models.Session], convmemory: ScriptedMemories
 ) -> None:
     memory = memories["default"]
     memory.fallback = ScriptedChatModel([])
     models.AliasState.objects.update(since=Clock(-memory.options.fallback_after - 60))
+    models.Session.objects.exclude(key="e").update(due_since=Clock(-memory.options.fallback_after - 60))
     text = staff("view_session", "change_session").post(f"{LIST}retry/", follow=True).content.decode()
-    assert "Workers were asked to compact 5 sessions." in text
+    assert "Workers were asked to compact 4 sessions." in text
+    assert "1 session waits, because its memory is paused" in text
 
 
 def test_who_may_not_see_the_overview_is_told_only_of_pauses_of_own_sessions(
@@ -299,6 +303,8 @@ def test_sessions_that_wait_for_a_rebuild_are_counted(
     memory = memories["default"]
     memory.fallback = ScriptedChatModel(["They spoke."] * 2)
     models.AliasState.objects.update(since=Clock(-memory.options.fallback_after - 60))
+    assert fold(outage[3]) == "stalled"
+    models.Session.objects.update(due_since=Clock(-memory.options.fallback_after - 60))
     assert [fold(session) for session in outage[3:]] == ["published"] * 2
     assert (Overview("default").to_be_rebuilt, Overview("default").to_be_rebuilt_is_more) == (2, False)
     text = text_of(staff("view_session"), OVERVIEW)
@@ -335,10 +341,11 @@ def _api_summary(user: User, key: str, version: int) -> dict[str, Any]:
 
 
 def test_a_message_that_was_cut_and_its_parts_are_marked(
-    convmemory: ScriptedMemories, anna: User, settings: Settings
+    convmemory: ScriptedMemories, anna: User, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(chunk, "MAX_PARTS", 3)
     entry = settings.CONVMEMORY["default"]
-    options = {"max_token_limit": 200, "max_chunk_tokens": 200, "max_slices": 3}
+    options = {"max_token_limit": 200, "max_chunk_tokens": 200}
     settings.CONVMEMORY = {"default": entry | {"OPTIONS": options}}
     session = memories["default"].session("s", owner=anna)
     session.append(ChatMessage.human("word " * 3000))
@@ -393,10 +400,10 @@ def test_the_end_of_a_pause_changes_the_entity_tag(
     client = client_of(anna)
     for session, state in ((wrong_key[0], "failing"), (wrong_key[1], "due")):
         url = f"{ROOT}{session.public_id}/status/"
-        models.AliasState.objects.update(until=Clock(60))
+        models.AliasState.objects.update(paused_until=Clock(60))
         before = client.get(url)
         assert client.get(url, headers={"If-None-Match": before["ETag"]}).status_code == 304
-        memories["default"].store.close_breaker("default")
+        memories["default"].store.change_pause("default", Pause.answered)
         after = client.get(url, headers={"If-None-Match": before["ETag"]})
         assert (after.status_code, after.json()["state"], after.json()["pause"]) == (200, state, None)
         models.AliasState.objects.update(reason="misconfigured")

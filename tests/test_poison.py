@@ -8,7 +8,7 @@ import pytest
 
 from django_convmemory import exceptions, models
 from django_convmemory.chat_models.scripted import ScriptedChatModel
-from django_convmemory.maintenance import recount
+from django_convmemory.maintenance import integrity
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.handles import ConversationMemory
 from django_convmemory.store.either import Store
@@ -86,7 +86,7 @@ def test_a_recount_gives_an_empty_summary_no_tokens() -> None:
     memory = build(MarkerModel(), store=ORMStore())
     memory.append("s", ChatMessage.human("." * 1000), ChatMessage.ai("!" * 200))
     assert memory.compact("s") == "published"
-    assert recount.recount(memory, session().pk, using="default")
+    assert integrity.recount(memory, session().pk, using="default")
     assert list(models.Summary.objects.values_list("text", "tokens")) == [("", 0)]
     assert_sound(memory)
 

@@ -17,7 +17,7 @@ from django_convmemory.fold.request import Requests
 from django_convmemory.messages import ChatMessage
 from django_convmemory.prompts import DefaultPrompts, FoldMaterial, Prompts, ShortenMaterial
 from django_convmemory.rules import transcript
-from django_convmemory.rules.exchanges import Placed
+from django_convmemory.rules.exchanges import MessageRef
 from django_convmemory.rules.options import Options
 from tests import conversations
 from tests.conversations import call
@@ -51,7 +51,7 @@ def builder(
 
 def fold(previous: str, *texts: str, part: int | None = None, max_tokens: int = 500, **options: Any) -> str:
     """The request for a summary, without its system message."""
-    turns = [Placed(position, ChatMessage.human(text), 1) for position, text in enumerate(texts, 1)]
+    turns = [MessageRef(position, ChatMessage.human(text), 1) for position, text in enumerate(texts, 1)]
     system, request = builder(**options).fold(previous, turns, part=part, max_tokens=max_tokens).messages
     assert (system.role, request.role) == ("system", "user")
     return request.text
@@ -191,7 +191,7 @@ def test_a_turn_of_an_unknown_time_has_no_day_of_its_own() -> None:
 
 def test_the_days_reach_models_that_read_no_prompt() -> None:
     moment = dt.datetime(2026, 11, 23, 23, 30, tzinfo=dt.UTC)
-    rows = [Placed(1, ChatMessage.human("Hi."), 1, created_at=moment), Placed(2, ChatMessage.ai("Hello."), 1)]
+    rows = [MessageRef(1, ChatMessage.human("Hi."), 1, created_at=moment), MessageRef(2, ChatMessage.ai("Hello."), 1)]
     request = builder(zone=ZoneInfo("Asia/Shanghai")).fold("", rows, part=None, max_tokens=500).fold
     assert request is not None
     assert request.days == [dt.date(2026, 11, 24), None]
@@ -222,7 +222,7 @@ def test_words_follow_the_counter() -> None:
 
 
 def test_a_request_asks_for_the_words_and_has_the_rules_first() -> None:
-    turns = [Placed(1, ChatMessage.human("What is Rust?"), 1), Placed(2, ChatMessage.ai("A language."), 1)]
+    turns = [MessageRef(1, ChatMessage.human("What is Rust?"), 1), MessageRef(2, ChatMessage.ai("A language."), 1)]
     system, request = builder().fold("They met.", turns, part=None, max_tokens=500).messages
     assert (system.role, system.text) == ("system", DefaultPrompts.system)
     assert request.role == "user"
@@ -244,7 +244,7 @@ def test_a_summary_that_is_to_be_shortened_is_fenced_as_well(text: str) -> None:
 @pytest.mark.parametrize("request_of", ["fold", "shorten"])
 def test_instructions_follow_the_rules(request_of: str) -> None:
     made = builder(instructions="Keep order numbers {as they are}.")
-    turns = [Placed(1, ChatMessage.human("Hi."), 1)]
+    turns = [MessageRef(1, ChatMessage.human("Hi."), 1)]
     request = (
         made.fold("", turns, part=None, max_tokens=50) if request_of == "fold" else made.shorten("a", max_tokens=50)
     )
@@ -271,7 +271,7 @@ class Tutor:
 
 def test_a_site_writes_its_own_prompts() -> None:
     made = builder(Tutor(), instructions="Be kind.")
-    turns = [Placed(1, ChatMessage.human("I see."), 1)]
+    turns = [MessageRef(1, ChatMessage.human("I see."), 1)]
     (message,) = made.fold("Began.", turns, part=2, max_tokens=500).messages
     assert message.role == "user"
     assert re.fullmatch(

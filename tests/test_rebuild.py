@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import types
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -273,7 +273,7 @@ def test_a_change_marks_the_session_if_a_version_of_the_fallback_is_left(change:
     last_of_fallback = max(version.last_position for version in versions() if version.stand_in)
     # After the fallback's versions, or in the first of them.
     at = last_of_fallback + 3 if stands_in else position + 1
-    models.Session.objects.update(rebuild_after=Clock(DAY))
+    models.Session.objects.update(rebuild_after=None)
 
     memory.clear("s") if change == "clear" else getattr(memory, change)("s", at)
 
@@ -282,6 +282,35 @@ def test_a_change_marks_the_session_if_a_version_of_the_fallback_is_left(change:
         assert seconds_until_rebuild() <= 0
     else:
         assert session().rebuild_after is None
+    assert damage() == []
+
+
+def test_an_edit_does_not_begin_a_rebuild_that_has_failed_before_its_time() -> None:
+    """Otherwise each edit would pay for a call."""
+    model = Model()
+    memory = memory_with(model)
+    fold_in_outage(memory)
+    model.error = exceptions.BadModelOutput("blank")
+    assert make_again(memory).outcome == "stalled"
+
+    memory.pop("s")
+
+    assert seconds_until_rebuild() > DAY - 60
+    assert memory.sweep_rebuilds() == []
+
+
+@pytest.mark.parametrize("work", ["rebuild", "replace_stand_ins"])
+def test_an_edit_during_a_rebuild_lets_the_next_one_begin_soon(work: Literal["rebuild", "replace_stand_ins"]) -> None:
+    model = Model()
+    memory = memory_with(model)
+    fold_in_outage(memory)
+    model.first = lambda: memory.pop("s")
+
+    # A person's rebuild is tried again because of this outcome.
+    assert memory.carry_out(session().pk, work).outcome == "busy"
+
+    assert seconds_until_rebuild() <= 0
+    assert memory.carry_out(session().pk, work).outcome == "published"
     assert damage() == []
 
 

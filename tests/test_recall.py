@@ -20,6 +20,7 @@ from django_convmemory.memory import (
     ConversationWindowMemory,
 )
 from django_convmemory.messages import ChatMessage
+from django_convmemory.rules.options import Options
 from django_convmemory.store.in_memory import InMemoryStore
 from django_convmemory.tokens import Utf8TokenCounter
 from tests.conversations import call
@@ -127,13 +128,13 @@ def test_a_message_that_matches_a_small_part_of_the_question_is_not_quoted() -> 
 
 
 def test_quotes_stay_within_their_own_budget_and_displace_nothing() -> None:
-    memory = ConversationTokenBufferMemory(InMemoryStore(), 200, counter=Utf8TokenCounter(), recall_tokens=150)
+    memory = ConversationTokenBufferMemory(InMemoryStore(), 200, counter=Utf8TokenCounter())
     for number in range(40):
         chat(memory, f"Train {number} leaves platform {number % 7} at noon, with peanuts on board for everybody.")
     without = memory.load("s")
     assert without.omitted
-    for recall_tokens in (0, 60, 150):
-        memory.options = memory.options.__class__(recall_tokens=recall_tokens)
+    for recall_tokens in (60, 150):
+        memory.options = Options(max_context_tokens=10 * recall_tokens)
         context = memory.load("s", recall="peanuts on a train")
         assert context.tokens - without.tokens <= recall_tokens
         assert [part for part in context.parts if part.name == "tail"] == list(without.parts)

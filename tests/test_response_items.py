@@ -12,10 +12,10 @@ from django_convmemory.contrib.responses_items import items, message
 from django_convmemory.exceptions import InvalidMessage
 from django_convmemory.messages import ChatMessage
 from django_convmemory.rules import exchanges
-from django_convmemory.rules.counters import Counters, rewound
+from django_convmemory.rules.counters import Counters
 from tests import conversations, response_items
 from tests.response_items import called, returned, said, thought
-from tests.test_counters import ending_at
+from tests.test_counters import rewound_to
 
 
 def exchanges_of(sequence: list[dict[str, Any]]) -> list[list[int]]:
@@ -91,7 +91,7 @@ def test_items_that_come_in_portions_are_placed_as_if_they_came_together(
     after, _ = Counters().append(conversations.entries(conversation))
     before, _ = Counters().append(conversations.entries(conversation[:position]))
 
-    assert rewound(after, ending_at(conversation, position)) == before
+    assert rewound_to(position, after, conversation) == before
 
 
 @given(response_items.sequences())

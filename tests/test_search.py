@@ -14,11 +14,11 @@ from django_convmemory.contrib.tools import search_history
 from django_convmemory.exceptions import InvalidArgument, InvalidSession, ModelMisconfigured, ModelUnavailable
 from django_convmemory.memory import ConversationSummaryBufferMemory, ConversationWindowMemory
 from django_convmemory.messages import ChatMessage
-from django_convmemory.rules.indexable import MAX_CHARACTERS
+from django_convmemory.rules.segments import MAX_CHARACTERS
 from django_convmemory.scheduling import NullScheduler
-from django_convmemory.search import excerpts, indexing
+from django_convmemory.search import hits, indexing
 from django_convmemory.search.hits import Hits
-from django_convmemory.store import index_rows
+from django_convmemory.store import columns
 from django_convmemory.store.in_memory import InMemoryStore
 from django_convmemory.store.orm import ORMStore
 from django_convmemory.tokens import Utf8TokenCounter
@@ -283,14 +283,14 @@ def test_of_a_text_only_as_much_is_read_as_is_indexed(monkeypatch: pytest.Monkey
     words = "the " * 20_000
     memory.append("s", ChatMessage.human(f"heron {words} stork"), ChatMessage.human(f"{words} stork"))
     lengths: set[int] = set()
-    message = index_rows.message
+    indexable = columns.indexable
 
-    def noted(values: Any) -> Any:
-        read = message(values)
+    def noted(values: Any, **options: Any) -> Any:
+        read = indexable(values, **options)
         lengths.add(len(read.message.text))
         return read
 
-    monkeypatch.setattr(index_rows, "message", noted)
+    monkeypatch.setattr(columns, "indexable", noted)
     assert positions(memory.search("heron", session="s")) == [1]
     assert memory.search("stork", session="s") == []
     assert indexing.index(memory.store, models.Session.objects.get().pk) == (2, False)
@@ -303,13 +303,13 @@ def test_an_excerpt_is_made_once_for_each_message(store: Any, monkeypatch: pytes
     memory = window(store)
     memory.append("s", *[ChatMessage.human(f"The heron of day {number}.") for number in range(60)])
     texts: list[str] = []
-    excerpt = excerpts.excerpt
+    excerpt = hits.excerpt
 
     def noted(text: str, *arguments: Any, **options: Any) -> Any:
         texts.append(text)
         return excerpt(text, *arguments, **options)
 
-    monkeypatch.setattr(excerpts, "excerpt", noted)
+    monkeypatch.setattr(hits, "excerpt", noted)
     assert len(memory.search("heron", session="s", limit=10)) == len(set(texts)) == len(texts) == 10
     texts.clear()
     assert memory.load("s", recall="heron").recalled

@@ -19,13 +19,13 @@ from django.contrib.auth import get_user_model
 from django.db import connection
 
 from django_convmemory.messages import ChatMessage
-from django_convmemory.rules.breaker import Reason
 from django_convmemory.rules.counters import Batch, Entry
 from django_convmemory.rules.strategies import Threshold, View
 from django_convmemory.rules.values import AttemptOutcome, AttemptRecord, Claim, NewVersion, SessionName
 from django_convmemory.search import indexing
 from django_convmemory.store import sql
 from django_convmemory.store.orm import ORMStore
+from tests.indexes import searchable, searchable_of
 from tests.settings import DATABASE, PARTITIONS
 
 pytestmark = pytest.mark.vendors
@@ -202,16 +202,14 @@ def orm_statements() -> Iterator[tuple[str, str]]:
             store.append(NAME, batch(ASSISTANT), rule, counter="c") and indexing.index(store, session_id)
         ),
         "index, nothing to do": lambda: indexing.index(store, session_id),
-        "searchable": lambda: indexing.searchable(store, NAME),
-        "searchable, before a position": lambda: indexing.searchable(store, NAME, before=3, epoch=0),
-        "searchable_of": lambda: indexing.searchable_of(store, "default", owner_id=None, visitor="v"),
+        "searchable": lambda: searchable(store, NAME),
+        "searchable, before a position": lambda: searchable(store, NAME, before=3, epoch=0),
+        "searchable_of": lambda: searchable_of(store, visitor="v"),
         "messages_at": lambda: store.messages_at([(session_id, 0, 1), (session_id, 0, 2)]),
-        "breaker": lambda: store.breaker("default"),
-        "count_failure": lambda: store.count_failure("default", session_id, "503"),
-        "open_breaker": lambda: store.open_breaker("default", Reason.OUTAGE, "503", seconds=0.0),
-        "probe": lambda: store.probe("default", seconds=60.0),
-        "end_probe": lambda: store.end_probe("default"),
-        "close_breaker": lambda: store.close_breaker("default"),
+        "pause_of": lambda: store.pause_of("default"),
+        "change_pause": lambda: store.change_pause("default", lambda state: state._replace(failures=1)),
+        "change_pause, nothing to change": lambda: store.change_pause("default", lambda state: state),
+        "has_folded_another": lambda: store.has_folded_another("default", session_id, 60.0),
         "mark_unmarked": lambda: store.mark_unmarked("default", rule, limit=10),
         "mark_unmarked, when all are marked": lambda: store.mark_unmarked("default", rule, limit=10),
         "waiting": lambda: store.waiting("default", after=1.0, within=60.0, limit=10),

@@ -22,6 +22,7 @@ from django_convmemory.contrib import responses_items
 from django_convmemory.maintenance import integrity
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.handles import ConversationMemory, SessionHandle
+from django_convmemory.rules.pause import Pause
 from django_convmemory.rules.segments import Segment
 from django_convmemory.rules.strategies import (
     Buffer,
@@ -35,11 +36,12 @@ from django_convmemory.rules.strategies import (
 from django_convmemory.rules.values import StoredMessage
 from django_convmemory.scheduling import InlineScheduler, NullScheduler
 from django_convmemory.search import indexing
-from django_convmemory.search.indexing import Searchable
+from django_convmemory.search.searching import Searchable
 from django_convmemory.store.in_memory import InMemoryStore
 from django_convmemory.store.orm import ORMStore
 from django_convmemory.tokens import SummaryBufferEstimate
 from tests import response_items
+from tests.indexes import searchable, searchable_of
 
 pytestmark = pytest.mark.vendors
 
@@ -142,7 +144,7 @@ class BothStores(RuleBasedStateMachine):
                 counter=SummaryBufferEstimate(),
                 scheduler=InlineScheduler() if inline else NullScheduler(),
                 max_summary_tokens=40,
-                max_pinned_tokens=20,
+                max_context_tokens=80,
                 max_chunk_tokens=100,
             )
             for store in (ORMStore(), InMemoryStore())
@@ -157,8 +159,8 @@ class BothStores(RuleBasedStateMachine):
         results, first_id = [], IDS.made
         for memory in (self.memory, self.measured):
             IDS.made = first_id
-            # A pause has a random length, and ends by the clock: see test_breaker.
-            memory.store.close_breaker(memory.alias)
+            # A pause has a random length, and ends by the clock: see test_pause.
+            memory.store.change_pause(memory.alias, Pause.answered)
             try:
                 results.append(operation(*(self.named(memory, key) for key in keys) if keys else (memory,)))
             except exceptions.ConvMemoryError as error:
@@ -324,9 +326,7 @@ class BothStores(RuleBasedStateMachine):
     @rule(key=st.sampled_from(KEYS), before=st.none() | st.integers(0, 30), epoch=st.none() | st.integers(0, 5))
     def searchable(self, key: str, before: int | None, epoch: int | None) -> None:
         self.both(
-            lambda chat: read(
-                indexing.searchable(chat.memory.store, chat.session_name, before=before, epoch=epoch), key
-            ),
+            lambda chat: read(searchable(chat.memory.store, chat.session_name, before=before, epoch=epoch), key),
             key,
         )
 
@@ -342,7 +342,7 @@ class BothStores(RuleBasedStateMachine):
         self.both(
             lambda memory: sorted(
                 read(session, session.name.key)
-                for session in indexing.searchable_of(memory.store, memory.alias, **scope, max_messages=max_messages)
+                for session in searchable_of(memory.store, alias=memory.alias, **scope, max_messages=max_messages)
             )
         )
 
@@ -469,7 +469,7 @@ def run(share: float) -> None:
     # A retry waits for a random time. Here it is the longest one, so that both stores wait equally long. And memories
     # that fold nothing are due for indexing soon.
     with (
-        mock.patch("django_convmemory.fold.run.random.uniform", lambda shortest, longest: longest),
+        mock.patch("django_convmemory.rules.pause.random.uniform", lambda shortest, longest: longest),
         mock.patch("django_convmemory.operations.folding.MAX_UNINDEXED", 4),
         mock.patch("django_convmemory.rules.counters.new_ids", IDS),
     ):

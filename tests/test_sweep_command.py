@@ -75,9 +75,10 @@ def default(settings: Settings) -> ConversationMemory:
 def test_a_sweep_folds_the_due_sessions_and_prints_their_number(default: ConversationMemory) -> None:
     sessions = due(default, "a", "b")
 
-    assert sweep() == "0 sent, 2 folded, 0 left, 0 stalled, 0 failed, 0 paused\n"
+    memory = "Memories: 0 paused, 0 ended early."
+    assert sweep() == f"Sessions: 0 sent, 2 folded, 0 left, 0 stalled, 0 failed. {memory}\n"
     assert all(map(folded, sessions))
-    assert sweep() == "0 sent, 0 folded, 0 left, 0 stalled, 0 failed, 0 paused\n"
+    assert sweep() == f"Sessions: 0 sent, 0 folded, 0 left, 0 stalled, 0 failed. {memory}\n"
 
 
 def test_verbosity_0_prints_nothing(default: ConversationMemory) -> None:
@@ -198,10 +199,10 @@ def test_with_celery_a_sweep_sends_tasks(default: ConversationMemory, local_site
     skip(60)
     configured(settings, local_site)
 
-    assert sweep().startswith("2 sent, 0 folded")
+    assert sweep().startswith("Sessions: 2 sent, 0 folded")
     assert local_site.depth() == 2
     assert not any(map(folded, sessions))
-    assert sweep().startswith("0 sent")
+    assert sweep().startswith("Sessions: 0 sent")
 
 
 @pytest.mark.usefixtures("default")
@@ -223,9 +224,11 @@ def test_a_sweep_without_a_broker_fails(
     configured(settings, local_site)
     local_site.app.conf.update(broker_url="amqp://127.0.0.1:1//")
 
+    out = io.StringIO()
     with pytest.raises(CommandError):
-        call_command("convmemory_sweep", verbosity=0)
+        call_command("convmemory_sweep", stdout=out)
 
+    assert "0 failed. Memories: 0 paused, 1 ended early." in out.getvalue()
     assert any(record.levelno == logging.WARNING and "broker" in record.getMessage() for record in caplog.records)
 
 

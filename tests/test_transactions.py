@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pathlib
 import signal
@@ -284,3 +285,34 @@ def test_a_look_for_a_key_that_loses_its_connection_is_repeated() -> None:
         receipt = memory.append("a", ChatMessage.human("first"), idempotency_key="one")
     assert receipt.replayed
     assert len(lost) == 1
+
+
+@pytest.mark.only_on("sqlite")
+def test_threads_take_turns_on_sqlite(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = memories["default"]
+    memory.append("a", ChatMessage.human("first"))
+    # A thread that found another one writing would fail at once.
+    monkeypatch.setitem(connection.settings_dict["OPTIONS"], "timeout", 0)
+    monkeypatch.setattr(transactions, "_LONGEST_TURN", processes.PATIENCE)
+
+    def work() -> None:
+        for _ in range(20):
+            memory.append("a", ChatMessage.human("next"))
+
+    threads = [InThread(work) for _ in range(8)]
+    for thread in threads:
+        thread.result()
+    assert len(memory.history("a", limit=1000)) == 1 + 8 * 20
+
+
+@pytest.mark.only_on("sqlite")
+def test_what_a_site_does_after_a_commit_may_wait_for_another_thread() -> None:
+    memory = memories["default"]
+
+    def append() -> Receipt:
+        return memory.append("a", ChatMessage.human("of another thread"))
+
+    receipts: list[Receipt] = []
+    work = functools.partial(transaction.on_commit, lambda: receipts.append(InThread(append).result()))
+    transactions.run("default", work)
+    assert [receipt.last_position for receipt in receipts] == [1]

@@ -105,4 +105,4 @@ def test_the_api_shows_it_with_the_reply(chat: User, client: Client) -> None:
 def test_the_admin_shows_it_above_the_reply(chat: User, admin_client: Client) -> None:
     session = Session.objects.get(key="main")
     page = admin_client.get(f"/admin/convmemory/session/{session.pk}/change/").content.decode()
-    assert page.count("prompt of 1200 tokens, 1024 cached") == 1
+    assert page.count("prompt of 1,200 tokens, 1,024 cached") == 1

@@ -21,10 +21,10 @@ from django_convmemory.memory import (
     ConversationWindowMemory,
 )
 from django_convmemory.messages import ChatMessage
-from django_convmemory.rules.indexable import MOST_UNINDEXED
+from django_convmemory.rules.segments import MOST_UNINDEXED
 from django_convmemory.scheduling import NullScheduler
-from django_convmemory.search import indexing
 from django_convmemory.store.orm import ORMStore
+from tests.indexes import searchable
 from tests.long_sessions import fill
 from tests.settings import DATABASE, LOOKUPS
 
@@ -89,8 +89,8 @@ def reads(key: str) -> dict[str, tuple[int, tuple[str, list[Any]]]]:
         ("a window by tokens", 3 + 1, lambda: ConversationWindowMemory(store, 3).load(key, max_tokens=10_000)),
         ("a buffer of tokens", 30 + 1, lambda: ConversationTokenBufferMemory(store, 30).load(key)),
         # The message before them is read for its time.
-        ("a search", MOST_UNINDEXED + 2, lambda: indexing.searchable(store, chat.resolve(key))),
-        ("a search before", MOST_UNINDEXED + 2, lambda: indexing.searchable(store, chat.resolve(key), before=9_000)),
+        ("a search", MOST_UNINDEXED + 2, lambda: searchable(store, chat.resolve(key))),
+        ("a search before", MOST_UNINDEXED + 2, lambda: searchable(store, chat.resolve(key), before=9_000)),
     ):
         asked: list[tuple[str, list[Any]]] = []
 
@@ -184,7 +184,7 @@ def test_a_plan_that_was_made_when_there_was_little_serves_a_long_conversation(p
 @pytest.mark.django_db
 def test_load_reads_no_row_that_it_does_not_show() -> None:
     """While compaction lags behind, no more is read than fits in the budget."""
-    chat = memory(limit=50, max_summary_tokens=50)
+    chat = memory(limit=50, max_summary_tokens=50, max_context_tokens=150)
     for number in range(500):
         chat.append("s", ChatMessage.human(f"message {number}"))
     rows: list[int] = []

@@ -6,7 +6,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from django.utils.safestring import mark_safe
+from django.utils.html import format_html_join
+
+from django_convmemory.templatetags import convmemory
 
 WIDTH, HEIGHT, MARGIN = 720, 220, 8
 COLUMNS_HEIGHT = 120
@@ -53,8 +55,8 @@ class TokenChart:
     @property
     def table(self) -> str:
         """The rows as HTML. A template would take much of a page's time for them."""
-        cells = ("".join(f"<td>{int(number)}</td>" for number in row) for row in self.rows)
-        return mark_safe("".join(f"<tr>{row}</tr>" for row in cells))  # noqa: S308  made of integers
+        rows = ((position, *map(convmemory.number, tokens)) for position, *tokens in self.rows)
+        return format_html_join("", "<tr><td>{}</td><td>{}</td><td>{}</td></tr>", rows)
 
 
 def positions(last: int, count: int = 18) -> list[int]:

@@ -1,35 +1,73 @@
-"""Looks for words in a session: where they were said, and which versions of the summary have them.
+"""Looks for words: in a session, with what became of them, and in several sessions, for the list.
 
 The messages are those that the memory's search finds. A version has a fact if it has all words of the search.
+
+The index of recall has rows for each session, and none for all of them. So there is no cheap search in millions of
+sessions. The newest sessions are searched: those of a person if the search names one, as in ``anna/shellfish``, or
+those of everybody.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import itertools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from django.db.models import QuerySet
 from django.db.models.functions import Left
 from django.utils.functional import cached_property
 
 from django_convmemory import models
+from django_convmemory.admin import lists
 from django_convmemory.context.assembly import Context
 from django_convmemory.maintenance import explain
 from django_convmemory.maintenance.explain import Disposition
+from django_convmemory.memory import memories
 from django_convmemory.operations.handles import ConversationMemory
-from django_convmemory.search import languages, queries, tokenizer
+from django_convmemory.search import tokenizer
 from django_convmemory.search.hits import Hit, Hits
-from django_convmemory.search.queries import Query
+from django_convmemory.search.tokenizer import LANGUAGES, TAG_END, Query
 
 # Messages that are shown. A search also finds neighbours of the messages that have words of the phrase, and these are
 # not shown. So more are read.
 SHOWN, READ = 20, 100
+# The newest sessions that are searched, as far as they have 100 000 messages together.
+SESSIONS = 500
 # The newest versions that are read, and characters of each.
 VERSIONS, MAX_TEXT = 200, 20_000
 # Characters of a search.
 MAX_PHRASE = 200
 # Messages after the one that a link leads to.
 AFTER = 10
+
+
+def phrase_of(typed: str) -> str:
+    """Return what was typed as a text to look for, or "" if there is nothing to look for."""
+    return typed.replace("\x00", "").strip()[:MAX_PHRASE]
+
+
+def has_words(text: str, query: Query) -> bool:
+    """Return whether ``text`` has all words of ``query``, in any of their forms.
+
+    A few words do not tell their language. Then those that are a stop word of any language do not count, if there are
+    others.
+    """
+    if query.empty:
+        return False
+    terms = set(tokenizer.tokenize(text))
+    # A word that is a stop word of a language has no form in it. A number has one form for all languages.
+    words = [forms for forms in query.terms if len(forms) >= len(LANGUAGES) or TAG_END not in forms[0]]
+    having_words = all(not terms.isdisjoint(forms) for forms in words or query.terms)
+    return having_words and query.characters <= set().union(*terms)
+
+
+def page_of(session: models.Session, position: int) -> int:
+    """Return ``before`` of a page that shows the message at ``position`` and a few after it."""
+    return min(position + AFTER, session.last_position) + 1
+
+
+# In a session.
 
 
 class FoldedVersion(NamedTuple):
@@ -70,7 +108,7 @@ class PhraseSearch:
 
     @cached_property
     def _query(self) -> Query:
-        return queries.query(self.phrase)
+        return tokenizer.query(self.phrase)
 
     @property
     def has_no_words(self) -> bool:
@@ -146,26 +184,92 @@ class PhraseSearch:
         return [(numbers[0], numbers[-1]) for numbers in ranges]
 
 
-def phrase_of(typed: str) -> str:
-    """Return what was typed as a text to look for, or "" if there is nothing to look for."""
-    return typed.replace("\x00", "").strip()[:MAX_PHRASE]
+# In several sessions.
 
 
-def has_words(text: str, query: Query) -> bool:
-    """Return whether ``text`` has all words of ``query``, in any of their forms.
+class FoundMessage(NamedTuple):
+    """A message that was found. ``before`` is the parameter of its session's page that shows it."""
 
-    A few words do not tell their language. Then those that are a stop word of any language do not count, if there are
-    others.
+    session: models.Session
+    hit: Hit
+    before: int
+
+
+@dataclasses.dataclass
+class TextSearch:
+    """What is found of ``text`` in the messages of ``sessions``, the rows that the user may see in the list.
+
+    ``owners`` has the users who may be named.
     """
-    if query.empty:
-        return False
-    terms = set(tokenizer.tokenize(text))
-    # A word that is a stop word of a language has no form in it. A number has one form for all languages.
-    words = [forms for forms in query.terms if len(forms) >= len(languages.ALL) or languages.TAG_END not in forms[0]]
-    having_words = all(not terms.isdisjoint(forms) for forms in words or query.terms)
-    return having_words and query.characters <= set().union(*terms)
+
+    sessions: QuerySet[models.Session]
+    text: str
+    owners: QuerySet[Any]
+
+    @cached_property
+    def of_person(self) -> tuple[list[models.Session], str] | None:
+        """The newest sessions of the person whom the text names, and what to look for. None: it names nobody."""
+        person, _slash, rest = self.text.partition("/")
+        phrase = phrase_of(rest)
+        if not person or not phrase:
+            return None
+        owners = lists.named(self.owners, person)
+        # One index or the other. With both in an OR, a database may walk all sessions.
+        theirs = self.sessions.filter(owner__in=owners) if owners else self.sessions.filter(visitor=person)
+        rows = _newest(theirs)
+        return (rows, phrase) if rows else None
+
+    @property
+    def phrase(self) -> str:
+        """What is looked for."""
+        return self.of_person[1] if self.of_person else phrase_of(self.text)
+
+    @cached_property
+    def searched(self) -> list[models.Session]:
+        """The sessions that are searched."""
+        return self.of_person[0] if self.of_person else _newest(self.sessions)
+
+    @cached_property
+    def _by_memory(self) -> list[Hits]:
+        """What each memory finds in its sessions."""
+        by_alias = collections.defaultdict(list)
+        for session in self.searched:
+            by_alias[session.alias].append(session.pk)
+        sessions = models.Session.objects.using(self.sessions.db)
+        return [
+            memories[alias].search(self.phrase, sessions=sessions.filter(pk__in=ids), limit=READ)
+            for alias, ids in by_alias.items()
+            if alias in memories
+        ]
+
+    @property
+    def complete(self) -> bool:
+        return all(hits.complete for hits in self._by_memory)
+
+    @cached_property
+    def _having(self) -> list[Hit]:
+        """The messages that have the words."""
+        return [hit for hits in self._by_memory for hit in hits if hit.marks]
+
+    @cached_property
+    def hits(self) -> list[FoundMessage]:
+        """The messages, the best ones of each memory first."""
+        by_id: dict[Any, models.Session] = {session.pk: session for session in self.searched}
+        best = sorted(self._having, key=lambda hit: -hit.score)[:SHOWN]
+        sessions = [by_id[hit.session.row_id] for hit in best]
+        return [
+            FoundMessage(session, hit, page_of(session, hit.position))
+            for session, hit in zip(sessions, best, strict=True)
+        ]
+
+    @property
+    def more(self) -> bool:
+        """Whether there may be more messages than are shown."""
+        return len(self._having) > SHOWN or any(len(hits) == READ for hits in self._by_memory)
 
 
-def page_of(session: models.Session, position: int) -> int:
-    """Return ``before`` of a page that shows the message at ``position`` and a few after it."""
-    return min(position + AFTER, session.last_position) + 1
+def _newest(sessions: QuerySet[models.Session]) -> list[models.Session]:
+    """Return the newest of ``sessions`` with as much as the hits show of them."""
+    columns = ("pk", "alias", "key", "title", "last_position")
+    rows = sessions.order_by("-pk").values_list(*columns)[:SESSIONS]
+    return [models.Session(**dict(zip(columns, row, strict=True))) for row in rows]

@@ -24,18 +24,15 @@ from django.utils.translation import gettext_lazy as _
 
 from django_convmemory import clock, models
 from django_convmemory.admin import charts
-from django_convmemory.admin.pauses import Pause
-from django_convmemory.admin.waiting import Status
+from django_convmemory.admin.waiting import PauseNotice, Status
 from django_convmemory.memory import memories
 from django_convmemory.rules.values import AttemptOutcome
 
 # The sample: the number of ranges of ids, and the number of ids in each range.
 RANGES, RANGE_SIZE = 50, 100
 MAX_DUE = 1000
-# The largest number of failing and paused sessions that are listed.
+# The most sessions that are listed of those that fail or are paused, and of those to be rebuilt.
 MAX_LISTED = 5
-# The largest number of sessions to be rebuilt that are listed.
-MAX_REBUILDS_LISTED = 5
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -134,7 +131,7 @@ class Overview:
         rows = models.Session.objects.using(self.using).filter(condition).with_clock().select_related("owner")
         return sorted(rows, key=lambda session: (session.due_since, session.pk))
 
-    def why(self, pauses: Iterable[Pause]) -> list[Status]:
+    def why(self, pauses: Iterable[PauseNotice]) -> list[Status]:
         """Why each of them waits."""
         by_alias = {pause.state.alias: pause for pause in pauses}
         return [Status(session, by_alias.get(session.alias)) for session in self.waiting]
@@ -142,11 +139,8 @@ class Overview:
     @property
     def lag(self) -> dt.timedelta | None:
         """The time since the first of them became due."""
-        if not self.waiting:
-            return None
-        oldest: Any = self.waiting[0]
-        wait: dt.timedelta = oldest.now - oldest.due_since
-        return wait
+        oldest: Any = self.waiting[0] if self.waiting else None
+        return None if oldest is None else oldest.now - oldest.due_since
 
     # Rebuilds.
 
@@ -168,7 +162,7 @@ class Overview:
     def oldest_rebuilds(self) -> list[models.Session]:
         """Those of them that are rebuilt first."""
         rows: list[Any] = self._to_be_rebuilt
-        return sorted(rows, key=lambda session: (session.rebuild_after, session.pk))[:MAX_REBUILDS_LISTED]
+        return sorted(rows, key=lambda session: (session.rebuild_after, session.pk))[:MAX_LISTED]
 
 
 def _in_sample(first: int, ids: int) -> Q:
@@ -219,6 +213,7 @@ class CallTotals:
 
     using: str
     aliases: list[str]
+    legend = TOKENS
 
     @cached_property
     def days(self) -> list[dt.date]:
@@ -286,10 +281,6 @@ class CallTotals:
     @cached_property
     def total(self) -> Sums:
         return _summed([sums for _model, sums in self.by_model])
-
-    @property
-    def legend(self) -> tuple[tuple[str, Any], ...]:
-        return TOKENS
 
     @property
     def tokens_chart(self) -> charts.Columns:

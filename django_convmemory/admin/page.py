@@ -18,11 +18,9 @@ from django.utils.translation import gettext_lazy
 from django_convmemory import models
 from django_convmemory.admin import charts, timeline
 from django_convmemory.admin.finding import PhraseSearch
-from django_convmemory.admin.pauses import Pause
-from django_convmemory.admin.waiting import Status
+from django_convmemory.admin.waiting import PauseNotice, Status
 from django_convmemory.context.assembly import Context, Part
 from django_convmemory.maintenance import explain
-from django_convmemory.memory import memories
 from django_convmemory.operations.handles import ConversationMemory
 
 ATTEMPTS = 3
@@ -60,7 +58,7 @@ class SessionPage:
     session: models.Session
     before: int | None = None
     version: int | None = None
-    pause: Pause | None = None
+    pause: PauseNotice | None = None
     asked: int | None = None
     phrase: str = ""
 
@@ -68,11 +66,10 @@ class SessionPage:
     def using(self) -> str:
         return self.session._state.db or "default"
 
-    @cached_property
+    @property
     def memory(self) -> ConversationMemory | None:
         """The session's memory, or None if its alias is not in the settings."""
-        alias = self.session.alias
-        return memories[alias] if alias in memories else None  # noqa: SIM401  memories has no get()
+        return self.status.memory
 
     @cached_property
     def context(self) -> Context:
@@ -100,7 +97,7 @@ class SessionPage:
 
     @property
     def budget(self) -> int | None:
-        return self.memory.max_context_tokens if self.memory else None
+        return self.memory.options.max_context_tokens if self.memory else None
 
     @cached_property
     def finding(self) -> PhraseSearch | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,15 +10,15 @@ from django.db.models import Case, F, Q, Value, When
 from django.db.models.functions import Length, Substr
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext as _, ngettext, pgettext
+from django.utils.translation import gettext as _, pgettext
 
 from django_convmemory import models
 from django_convmemory.fields import ExactJSONField
 from django_convmemory.maintenance.explain import Disposition, Explained
-from django_convmemory.messages import ChatMessage
+from django_convmemory.messages import called
 from django_convmemory.rules import usage
 from django_convmemory.store.columns import message_of
-from django_convmemory.templatetags.convmemory import moment
+from django_convmemory.templatetags.convmemory import moment, number, tokens
 
 # The number of messages on a page.
 MESSAGES = 20
@@ -64,7 +63,9 @@ class Bubble:
         button = '<button type="submit" class="convmemory-link" formaction="../redact/{}/">{}</button>'
         return self._html(format_html(button, str(self.position), _("redact")))
 
-    def _html(self, button: SafeString) -> SafeString:
+    @property
+    def body(self) -> SafeString:
+        """The HTML below the head: the texts and the calls."""
         body = [format_html('<pre dir="auto">{}</pre>', text) for text in self.texts]
         if self.redacted:
             body.insert(0, format_html("<p><em>{}</em></p>", _("redacted")))
@@ -73,6 +74,9 @@ class Bubble:
                 format_html("<p><em>{}</em></p>", _("Only a part of this message is shown. An export has all of it."))
             )
         body += [_call_html(*call) for call in self.calls]
+        return format_html_join("", "{}", zip(body, strict=True))
+
+    def _html(self, button: SafeString) -> SafeString:
         return format_html(
             '<li id="m{}" class="{} {}"><div class="convmemory-line">{} {}</div>{}</li>',
             str(self.position),
@@ -80,7 +84,7 @@ class Bubble:
             self.role,
             self.head,
             button,
-            format_html_join("", "{}", zip(body, strict=True)),
+            self.body,
         )
 
 
@@ -110,11 +114,9 @@ def rows(session: models.Session, before: int | None, using: str) -> list[Any]:
     large = Q(wire_length__gt=MAX_WIRE)
     messages = messages.alias(wire_length=Length("wire"), usage_length=Length("usage")).annotate(
         beginning=Substr("content", 1, MAX_TEXT + 1),
-        small=Case(When(large, then=Value(None)), default=F("wire"), output_field=ExactJSONField()),
+        small=_unless(large, "wire"),
         large=Case(When(large, then=Value(True)), default=Value(False)),
-        reported=Case(
-            When(usage_length__gt=MAX_USAGE, then=Value(None)), default=F("usage"), output_field=ExactJSONField()
-        ),
+        reported=_unless(Q(usage_length__gt=MAX_USAGE), "usage"),
     )
     columns = ("position", "role", "kind", "format", "tokens", "answers", "created_at", "redacted_at")
     # By both columns of the key: a database that orders by the position alone may walk the whole table.
@@ -124,13 +126,17 @@ def rows(session: models.Session, before: int | None, using: str) -> list[Any]:
     ]
 
 
+def _unless(condition: Q, column: str) -> Case:
+    return Case(When(condition, then=Value(None)), default=F(column), output_field=ExactJSONField())
+
+
 def bubble(row: Any, explained: Explained, keep: str = "") -> Bubble:
     """Return how a message of :func:`rows` is shown. Its links end with ``keep``, more parameters of the page."""
     wire = None if row.large else row.small
     message = message_of(row.role, row.kind, row.beginning, wire, None)
     parts = [{"text": message.content}] if isinstance(message.content, str) else list(message.content or ())
     texts = [text for part in parts[:MAX_PARTS] if (text := _part(part))]
-    calls = _calls(message)
+    calls = [(call["id"], *called(call)) for call in message.tool_calls]
     return Bubble(
         position=row.position,
         role=row.role,
@@ -170,7 +176,7 @@ def _head(row: Any, explained: Explained, keep: str) -> SafeString:
         answers,
         explained.disposition.value,
         label,
-        ngettext("%(n)s token", "%(n)s tokens", row.tokens) % {"n": row.tokens},
+        tokens(row.tokens),
         _usage(row),
         moment(row.created_at),
     )
@@ -181,7 +187,7 @@ def _usage(row: Any) -> str:
     reported = usage.read(row.reported)
     if reported is None:
         return ""
-    values = {"prompt": reported.prompt_tokens, "cached": reported.cached_tokens}
+    values = {"prompt": number(reported.prompt_tokens), "cached": number(reported.cached_tokens)}
     return " · " + _("prompt of %(prompt)s tokens, %(cached)s cached") % values
 
 
@@ -208,15 +214,3 @@ def _part(part: Mapping[str, Any]) -> str:
         return _("[an image]")
     # An image is neither loaded nor linked: anybody may have written its address.
     return _("[an image: %(address)s]") % {"address": address[:MAX_ADDRESS]}
-
-
-def _calls(message: ChatMessage) -> list[tuple[str, str, str]]:
-    calls = []
-    for call in message.tool_calls:
-        function = call.get("function") or call.get("custom") or {}
-        if not isinstance(function, Mapping):
-            function = {}
-        arguments = function.get("arguments", function.get("input", ""))
-        text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-        calls.append((str(call["id"]), str(function.get("name", "")), text))
-    return calls

@@ -1,22 +1,87 @@
-"""Why a session waits to be folded, what happens next, and when."""
+"""Why sessions wait to be folded: which aliases are paused, and what happens to a session next, and when."""
 
 from __future__ import annotations
 
 import dataclasses
 import datetime as dt
 import enum
-from typing import Any
+import math
+from collections.abc import Iterable
 
-from django.utils import formats, timezone
 from django.utils.functional import cached_property
 
 from django_convmemory import models
-from django_convmemory.admin.pauses import Pause
 from django_convmemory.memory import memories
 from django_convmemory.operations.handles import ConversationMemory
 
-# A time that is nearer than this is shown without its date, and with its seconds.
-_NEAR = dt.timedelta(hours=12)
+# The largest number of waiting sessions that is counted.
+MAX_WAITING = 1000
+
+
+@dataclasses.dataclass
+class PauseNotice:
+    """What a page says of an alias's pause.
+
+    - ``state`` is the row, with its ``now``. ``sessions`` are those that the user may see.
+    - The template says what the other attributes mean.
+    """
+
+    state: models.AliasState
+    sessions: models.SessionQuerySet
+
+    @property
+    def next_call(self) -> dt.datetime | None:
+        """When the model is called next, or None if the next task or sweep calls it."""
+        return self.state.paused_until if self.state.pause.paused else None
+
+    @property
+    def seconds_left(self) -> int:
+        return math.ceil((self.next_call - self.state.pause.now).total_seconds()) if self.next_call else 0
+
+    @property
+    def stands_in(self) -> bool:
+        """Whether the model has been silent for so long that the fallback folds what has waited as long."""
+        memory = memories[self.state.alias]
+        return memory.fallback is not None and self.state.pause.silent_for(memory.options.fallback_after)
+
+    def stands_in_for(self, session: models.Session) -> bool:
+        """Whether the fallback may fold ``session``."""
+        waited_since = self.state.pause.now - dt.timedelta(seconds=memories[session.alias].options.fallback_after)
+        return self.stands_in and session.due_since is not None and session.due_since <= waited_since
+
+    @cached_property
+    def _counted(self) -> int:
+        due = self.sessions.filter(alias=self.state.alias).due().unleased().order_by()
+        return due.values("pk")[: MAX_WAITING + 1].count()
+
+    @property
+    def waiting(self) -> int:
+        """The number of due sessions that nobody folds, at most ``MAX_WAITING``."""
+        return min(self._counted, MAX_WAITING)
+
+    @property
+    def waiting_is_more(self) -> bool:
+        return self._counted > MAX_WAITING
+
+
+def pauses(sessions: models.SessionQuerySet, aliases: Iterable[str]) -> list[PauseNotice]:
+    """Return the pauses of those of ``aliases`` that make summaries, by alias.
+
+    It takes one statement, and one for each pause whose sessions are counted.
+    """
+    summarizing = [alias for alias in aliases if alias in memories and memories[alias].summarizes]
+    states = models.AliasState.objects.using(sessions.db).paused().filter(alias__in=summarizing)
+    return [PauseNotice(state, sessions) for state in states.with_clock().order_by("alias")]
+
+
+def failing_aliases(using: str, aliases: Iterable[str]) -> list[models.AliasState]:
+    """Return the states of those of ``aliases`` whose last calls failed and that are not paused for it yet."""
+    states = models.AliasState.objects.using(using)
+    failed = states.filter(alias__in=list(aliases), failures__gt=0)
+    return list(failed.exclude(pk__in=states.paused().values("pk")).order_by("alias"))
+
+
+# One session.
 
 
 class WaitReason(enum.StrEnum):
@@ -34,18 +99,6 @@ class WaitReason(enum.StrEnum):
     IDLE = "idle"
 
 
-# In these states something will happen to the session soon.
-_LIVE = {
-    WaitReason.COMPACTING,
-    WaitReason.UNINDEXED,
-    WaitReason.PAUSED,
-    WaitReason.FAILING,
-    WaitReason.SENT,
-    WaitReason.DUE,
-    WaitReason.UNMARKED,
-}
-
-
 @dataclasses.dataclass
 class Status:
     """The state of a session's compaction, as the panel on its page shows it.
@@ -56,7 +109,7 @@ class Status:
     """
 
     session: models.Session
-    pause: Pause | None = None
+    pause: PauseNotice | None = None
     seen: int | None = None
     asked: int | None = None
 
@@ -98,28 +151,13 @@ class Status:
         return max((time for time in times if time and time > self.now), default=None)
 
     @property
-    def next_attempt(self) -> str | None:
-        """The same as a text."""
-        return None if self.next_attempt_at is None else moment(self.next_attempt_at, self.now)
-
-    @property
-    def next_call(self) -> str | None:
-        """When a session of the paused alias, this one or another, tries the model. None: the next task or sweep."""
-        at = self.pause.next_call if self.pause else None
-        return None if at is None else moment(at, self.now)
-
-    @property
-    def sent(self) -> str:
-        """When the last task was sent."""
-        return moment(self.session.queued_at, self.now)
-
-    @property
-    def leased_until(self) -> str:
-        return moment(self.session.lease_expires_at, self.now)
+    def stands_in(self) -> bool:
+        """Whether the fallback folds the session although its memory is paused."""
+        return self.pause is not None and self.pause.stands_in_for(self.session)
 
     @property
     def is_due(self) -> bool:
-        """Whether "Compact now" has something to do."""
+        """Whether something will happen to the session soon, and "Compact now" has something to do."""
         return self.reason not in (WaitReason.GONE, WaitReason.REBUILD, WaitReason.IDLE)
 
     @property
@@ -130,7 +168,7 @@ class Status:
     @property
     def live(self) -> bool:
         """Whether the page asks for the state again."""
-        return self.reason in _LIVE or self.is_rebuilt
+        return self.is_due or self.is_rebuilt
 
     @property
     def new_version(self) -> int | None:
@@ -146,9 +184,3 @@ class Status:
     @property
     def tail_tokens(self) -> int:
         return self.session.unpinned_tokens - self.session.covered_tokens
-
-
-def moment(at: Any, now: dt.datetime) -> str:
-    """Return a time as a text: with seconds if it is near, and with the date if it is not."""
-    local = timezone.localtime(at) if timezone.is_aware(at) else at
-    return formats.date_format(local, "H:i:s" if abs(at - now) < _NEAR else "DATETIME_FORMAT")

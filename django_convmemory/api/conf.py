@@ -15,9 +15,9 @@ from django.core.signals import setting_changed
 from django.dispatch import receiver
 from django.utils.module_loading import import_string
 
-from django_convmemory.conf import DEFAULT_ALIAS, aliases as memory_aliases
+from django_convmemory.conf import DEFAULT_ALIAS, aliases as memory_aliases, from_settings
 from django_convmemory.messages import ROLES
-from django_convmemory.rules.options import check_type, from_setting
+from django_convmemory.rules.options import check_type
 
 NAME = "CONVMEMORY_API"
 
@@ -88,16 +88,12 @@ def _is_strings(value: object) -> bool:
 
 
 TYPES: Mapping[str, Any] = typing.get_type_hints(Limits)
-KEYS = tuple(field.name.upper() for field in dataclasses.fields(Limits))
 
 
 @functools.cache
 def limits() -> Limits:
     """Return the limits that the settings give. Raises ImproperlyConfigured, which says what to correct."""
-    try:
-        return from_setting(Limits, getattr(settings, NAME, {}))
-    except ValueError as error:
-        raise ImproperlyConfigured(f"{NAME}: {error}") from None
+    return from_settings(Limits, NAME)
 
 
 def aliases() -> list[str]:

@@ -15,13 +15,14 @@ import hashlib
 import json
 import re
 import zlib
-from typing import Any, Final
+from typing import Any
 
 from django.utils.http import parse_etags, quote_etag
 
 from django_convmemory import models
 from django_convmemory.api import conf
 from django_convmemory.api.problems import Problem
+from django_convmemory.exceptions import StaleRevision
 from django_convmemory.operations.handles import ConversationMemory
 
 # The form of ``If-Match`` (RFC 9110): "*", or one entity tag or several. The schema has it too.
@@ -38,7 +39,7 @@ def of(session: models.Session, memory: ConversationMemory) -> str:
 
 @functools.lru_cache(maxsize=256)
 def _configuration(memory: ConversationMemory) -> int:
-    configuration = (memory.strategy, memory.options, memory.max_context_tokens, memory.counter_name)
+    configuration = (memory.strategy, memory.options, memory.counter_name)
     return zlib.crc32(repr(configuration).encode())
 
 
@@ -54,9 +55,7 @@ def of_content(content: Any) -> str:
 
 def matches(header: str | None, tag: str) -> bool:
     """Return whether ``If-None-Match`` names the tag, by the weak comparison of RFC 9110."""
-    if not header:
-        return False
-    tags = parse_etags(header)
+    tags = parse_etags(header or "")
     return tags == ["*"] or tag in {etag.removeprefix("W/") for etag in tags}
 
 
@@ -88,13 +87,8 @@ def require_match(header: str, revision: int) -> None:
         raise stale()
 
 
-STALE: Final = "stale_revision"
-
-
-def stale() -> Problem:
+def stale() -> StaleRevision:
     """Return the error of a request whose ``If-Match`` names an earlier revision."""
-    return Problem(
-        412,
-        STALE,
-        "The session has changed since this ETag. Read the session again before you repeat the request.",
+    return StaleRevision(
+        "The session has changed since this ETag. Read the session again before you repeat the request."
     )

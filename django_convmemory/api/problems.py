@@ -24,10 +24,8 @@ from rest_framework.settings import api_settings
 from django_convmemory import exceptions
 from django_convmemory.store import transactions
 
-# The codes of errors. They do not change between releases.
-
-
-# What a problem document has as its ``code``. docs/api.md says what a client does about each.
+# What a problem document has as its ``code``. docs/api.md says what a client does about each. The codes do not change
+# between releases.
 ProblemCode = Literal[
     "authentication_failed",
     "body_too_large",
@@ -65,40 +63,6 @@ ProblemCode = Literal[
     "unknown_message",
     "unknown_version",
     "unsupported_media_type",
-]
-
-# What an entry of ``errors`` has as its ``code``: the kind of one wrong value.
-ValueCode = Literal[
-    "address_not_allowed",
-    "blank",
-    "content_part_not_allowed",
-    "empty",
-    "empty_content",
-    "invalid",
-    "invalid_choice",
-    "invalid_message",
-    "invalid_name",
-    "kind_not_allowed",
-    "max_length",
-    "max_value",
-    "message_too_large",
-    "min_length",
-    "min_value",
-    "not_a_list",
-    "not_a_pdf",
-    "not_an_object",
-    "not_base64",
-    "null",
-    "null_characters_not_allowed",
-    "out_of_range",
-    "overflow",
-    "required",
-    "too_deep",
-    "too_large",
-    "too_many_messages",
-    "unknown_alias",
-    "unknown_field",
-    "unstorable",
 ]
 
 

@@ -20,6 +20,7 @@ import dataclasses
 import datetime as dt
 import itertools
 import math
+import operator
 from collections.abc import Iterable, Sequence
 
 from django_convmemory import exceptions, messages
@@ -29,6 +30,8 @@ from django_convmemory.chat_models.extraction import coverage, labels, sentences
 DEFAULT_MAX_TOKENS = 500
 """The token limit of a request without a fold, in tokens of four UTF-8 bytes."""
 
+# Statements that are equal in these stand on one line.
+_line_of = operator.attrgetter("fold", "speaker", "quoted", "day")
 # The summary counts as full after so many picks in a row that did not fit.
 _MAX_MISSES = 24
 # Picks that are tried with an exact count. A count may take time in proportion to the summary's length.
@@ -109,7 +112,7 @@ def render(spoken: Sequence[statements.Statement]) -> str:
     last: statements.Statement | None = None
     day: dt.date | None = None
     for statement in spoken:
-        if last is not None and _same_line(last, statement):
+        if last is not None and _line_of(last) == _line_of(statement):
             pieces.append("" if last.text.endswith(("。", "！", "？", "；")) else " ")
         else:
             pieces.append("" if last is None else "\n" if last.fold == statement.fold else "\n\n")
@@ -121,15 +124,6 @@ def render(spoken: Sequence[statements.Statement]) -> str:
         pieces.append(labels.quoted(statement.text, chinese=chinese) if statement.quoted else statement.text)
         last = statement
     return "".join(pieces)
-
-
-def _same_line(last: statements.Statement, statement: statements.Statement) -> bool:
-    return (last.fold, last.speaker, last.quoted, last.day) == (
-        statement.fold,
-        statement.speaker,
-        statement.quoted,
-        statement.day,
-    )
 
 
 def _label(statement: statements.Statement) -> str:

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, overload
 from django_convmemory import messages
 from django_convmemory.context.wire import anthropic, chat, responses
 from django_convmemory.exceptions import InvalidArgument, InvalidMessage
-from django_convmemory.messages import ChatMessage
+from django_convmemory.messages import ChatMessage, spoken
 from django_convmemory.rules import exchanges
 from django_convmemory.rules.counters import Counters
-from django_convmemory.rules.exchanges import Placed
+from django_convmemory.rules.exchanges import MessageRef
 from django_convmemory.rules.options import ROLES, Options, Roles
 from django_convmemory.rules.strategies import Amount, Strategy, stepped
-from django_convmemory.rules.transcript import spoken
 from django_convmemory.rules.values import Snapshot
 from django_convmemory.search.hits import Hit
 from django_convmemory.tokens import TokenCounter
@@ -73,7 +72,7 @@ class Context(Sequence[ChatMessage]):
     def __init__(
         self,
         leading: Sequence[Part] = (),
-        tail: Sequence[Placed] = (),
+        tail: Sequence[MessageRef] = (),
         *,
         tokens: int = 0,
         summary: str | None = None,
@@ -125,7 +124,7 @@ class Context(Sequence[ChatMessage]):
 
     def _quoting(self, quotes: ChatMessage, hits: Sequence[Hit], at: int, counter: TokenCounter) -> Context:
         """Return this context with ``quotes``, a message that quotes ``hits``, before the index ``at`` of the tail."""
-        row = Placed(0, quotes, counter.count(quotes))
+        row = MessageRef(0, quotes, counter.count(quotes))
         tail = [*self._tail[:at], row, *self._tail[at:]]
         filler_tokens = _filler_tokens(self._roles, self._leading, tail, counter)
         context = Context(
@@ -254,11 +253,10 @@ def assemble(
     *,
     system: Any = None,
     max_tokens: int | None = None,
-    max_context_tokens: int | None = None,
 ) -> Context:
     """Return the context of a session.
 
-    ``max_tokens`` bounds the whole context. Without it, ``max_context_tokens`` bounds the summary and the tail. The
+    ``max_tokens`` bounds the whole context. Without it, ``max_context_tokens`` bounds all but the system prompt. The
     oldest exchanges of the tail are left out first, in steps, and then the summary. The system prompt, pinned messages
     and the newest exchange are never left out.
     """
@@ -267,17 +265,22 @@ def assemble(
         total = _total(leading)
         over_budget = max_tokens is not None and total > max_tokens
         return Context(leading, tokens=total, over_budget=over_budget, roles=options.roles)
-    leading += [Part("pinned", row.message, row.tokens, row.position) for row in snapshot.pinned]
+    pinned = [Part("pinned", row.message, row.tokens, row.position) for row in snapshot.pinned]
+    pinned_tokens = _total(pinned)
     if max_tokens is not None:
-        budget: float = max_tokens - _total(leading)
+        room = budget = max_tokens - _total(leading) - pinned_tokens
     else:
-        budget = math.inf if max_context_tokens is None else max_context_tokens
+        budget = (options.max_context_tokens or math.inf) - pinned_tokens
+        # A pinned message that is larger than its share takes no room from the tail. Otherwise messages would be
+        # neither shown nor folded.
+        room = budget + max(0, pinned_tokens - options.pinned_tokens)
+    leading += pinned
 
     summary = snapshot.summary
     summary_tokens = summary.tokens if summary else 0
-    tail = _shown(snapshot, strategy, counter, budget - summary_tokens)
+    tail = _shown(snapshot, strategy, counter, room - summary_tokens)
     tail_tokens = _total(tail)
-    if summary is not None and summary_tokens + tail_tokens > budget:
+    if summary is not None and summary_tokens + tail_tokens > room:
         summary, summary_tokens = None, 0
     # A summary is empty if there was nothing to summarize yet: see parts.wordless.
     if summary is not None and summary.text:
@@ -305,7 +308,7 @@ def assemble(
     )
 
 
-def _filler_tokens(roles: str, leading: Sequence[Part], tail: Sequence[Placed], counter: TokenCounter) -> int:
+def _filler_tokens(roles: str, leading: Sequence[Part], tail: Sequence[MessageRef], counter: TokenCounter) -> int:
     """Return the tokens of what ``roles="alternating"`` adds."""
     if roles != "alternating":
         return 0
@@ -340,11 +343,11 @@ def _system_part(system: Any, counter: TokenCounter) -> list[Part]:
     return [] if message is None else [Part("system", message, counter.count(message))]
 
 
-def _total(rows: Sequence[Part] | Sequence[Placed]) -> int:
+def _total(rows: Sequence[Part] | Sequence[MessageRef]) -> int:
     return sum([row.tokens for row in rows])
 
 
-def _shown(snapshot: Snapshot, strategy: Strategy, counter: TokenCounter, budget: float) -> Sequence[Placed]:
+def _shown(snapshot: Snapshot, strategy: Strategy, counter: TokenCounter, budget: float) -> Sequence[MessageRef]:
     """Return the messages of the tail that the strategy shows and that fit into ``budget``, well-formed.
 
     The newest exchange fits always.

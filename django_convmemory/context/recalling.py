@@ -12,12 +12,11 @@ from collections.abc import Sequence
 from django_convmemory import observers
 from django_convmemory.context import assembly as contexts
 from django_convmemory.context.assembly import Context
-from django_convmemory.messages import ChatMessage
+from django_convmemory.messages import ChatMessage, spoken
 from django_convmemory.rules import transcript
 from django_convmemory.rules.options import Options
-from django_convmemory.rules.transcript import spoken
 from django_convmemory.rules.values import SessionName, Snapshot, StoredMessage
-from django_convmemory.search import indexing, searching
+from django_convmemory.search import searching, tokenizer
 from django_convmemory.search.hits import Hit
 from django_convmemory.search.searching import RankedMessage
 from django_convmemory.store.either import Store
@@ -47,24 +46,25 @@ def with_quotes(
 ) -> Context | None:
     """Return ``context`` with quotes of what matches the query ``asked``. True: the newest user message is the query.
 
-    The quotes take at most ``recall_tokens``, and only room that is left in the budget. Returns None if messages were
-    removed or redacted since the context was read.
+    The quotes take at most a tenth of ``max_context_tokens``, and only room that is left in the budget. Returns None if
+    messages were removed or redacted since the context was read.
     """
     place = contexts.for_quotes(context)
     if asked is True:
         if place.question is None:
             return context
         asked = spoken(place.question)
-    query = searching.query_of(asked)
+    query = tokenizer.query(asked)
     before = place.first_position or snapshot.counters.last_position + 1
     room = min(options.recall_tokens, place.room)
     if query.empty or before <= 1 or room <= counter.count(_message([], [], zone)):
         return context
     observed = observers.Search(alias=name.alias, query=str(asked))
     with observers.searching(observed):
-        session = indexing.searchable(store, name, before=before, epoch=snapshot.epoch)
-        if session is None:
+        index = store.read_index(name, before=before, epoch=snapshot.epoch)
+        if index is None:
             return None
+        session = searching.searchable(index)
         matches, _ = searching.rank([session], query, limit=_CANDIDATES, before=before)
         matches = [match for match in matches if match.share >= _FLOOR]
         found = [each for each in searching.read(store, [session], matches) if each.stored.message.role in _ROLES]

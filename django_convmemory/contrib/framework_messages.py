@@ -60,7 +60,7 @@ def given(session: SessionHandle, view: View, own_format: str) -> list[Framework
             FrameworkMessage(
                 exchanges.redacted(row.message) if row.redacted else row.message, row.position, row.created_at
             )
-            for row in _stored(session, after=0)
+            for row in stored(session)
         ]
     else:
         context = session.load(recall=False)
@@ -96,14 +96,14 @@ def assign(
         if messages[: len(before)] == before:
             store(session, as_chat(messages[len(before) :]))
             return
-    stored = as_chat(messages)
+    replacements = as_chat(messages)
     memory_store = session.memory.store
     atomic: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
     if isinstance(memory_store, ORMStore):
         atomic = transaction.atomic(using=memory_store.using)
     with atomic:
         session.clear()
-        store(session, stored)
+        store(session, replacements)
 
 
 def pinned_at_the_beginning(messages: Iterable[ChatMessage], *, begins: bool = True) -> Iterator[ChatMessage]:
@@ -167,12 +167,13 @@ def _rows(session: SessionHandle, positions: list[int]) -> dict[int, StoredMessa
             if position - end > _GAP:
                 break
             end = position
-        rows |= {row.position: row for row in _stored(session, after=positions[0] - 1, through=end)}
+        rows |= {row.position: row for row in stored(session, after=positions[0] - 1, through=end)}
         positions = [position for position in positions if position > end]
     return rows
 
 
-def _stored(session: SessionHandle, *, after: int, through: int | None = None) -> Iterator[StoredMessage]:
+def stored(session: SessionHandle, *, after: int = 0, through: int | None = None) -> Iterator[StoredMessage]:
+    """Yield the stored messages after the position ``after``, with their items, at most through ``through``."""
     while through is None or after < through:
         limit = _PAGE if through is None else min(_PAGE, through - after)
         page = session.history(after=after, limit=limit, items=True)

@@ -142,9 +142,5 @@ def _item(message: chat.ChatMessage) -> dict[str, Any]:
 
 
 def _function_call(call: Mapping[str, Any]) -> dict[str, Any]:
-    details = call.get("function") or call.get("custom")
-    details = chat.thaw(details) if isinstance(details, Mapping) else {}
-    arguments = details.get("arguments", details.get("input", ""))
-    arguments = arguments if isinstance(arguments, str) else chat.dumps(arguments)
-    function = {"name": str(details.get("name") or "tool"), "arguments": arguments or "{}"}
-    return {"id": call["id"], "type": "function", "function": function}
+    name, arguments = chat.called(call)
+    return {"id": call["id"], "type": "function", "function": {"name": name or "tool", "arguments": arguments or "{}"}}

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django_convmemory.exceptions import InvalidMessage
-from django_convmemory.messages import ChatMessage, dumps, freeze
+from django_convmemory.messages import ChatMessage, as_text, freeze
 
 FORMAT = "langchain"
 
@@ -50,7 +50,7 @@ def _fields(form: str, data: Mapping[str, Any]) -> dict[str, Any]:
             return {"role": "user", "name": form, "content": content}
     role = _ROLES.get(form)
     if role is None:
-        words = [f"[{form}]", name or "", content if isinstance(content, str) else dumps(content)]
+        words = [f"[{form}]", name or "", as_text(content)]
         return {"role": "assistant", "content": " ".join(filter(None, words)), "kind": form[:32] or "other"}
     fields = {"role": role, "content": content, "name": name or None}
     if role != "assistant":
@@ -65,7 +65,7 @@ def _calls(data: Mapping[str, Any]) -> list[dict[str, Any]]:
         {
             "id": call["id"],
             "type": "function",
-            "function": {"name": str(call.get("name") or ""), "arguments": _text(call.get("args") or "{}")},
+            "function": {"name": str(call.get("name") or ""), "arguments": as_text(call.get("args") or "{}")},
         }
         for field in ("tool_calls", "invalid_tool_calls")
         for call in _list(data.get(field))
@@ -92,7 +92,7 @@ def _content(content: Any) -> str | list[dict[str, Any]]:
 
 def _part(part: Any) -> dict[str, Any] | None:
     if not isinstance(part, Mapping):
-        return {"type": "text", "text": _text(part)}
+        return {"type": "text", "text": as_text(part)}
     form = str(part.get("type") or "part")
     if form in _CALLS:
         return None
@@ -112,7 +112,3 @@ def _list(value: Any) -> Sequence[Any]:
 
 def _is_id(value: Any) -> bool:
     return isinstance(value, str) and value != ""
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else dumps(value)

@@ -9,7 +9,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import collections
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -19,13 +20,28 @@ from pydantic import PrivateAttr, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from django_convmemory import messages as chat
-from django_convmemory.contrib import framework_messages, llama_index_items
+from django_convmemory.contrib import framework_messages
 from django_convmemory.contrib.framework_messages import FrameworkMessage, View
 from django_convmemory.exceptions import InvalidMessage
 from django_convmemory.memory import memories
 from django_convmemory.operations.arguments import NOT_GIVEN
 from django_convmemory.operations.handles import SessionHandle
 from django_convmemory.rules.values import SessionName
+
+FORMAT = "llama_index"
+
+Item = dict[str, Any]
+
+_ROLES = {
+    "system": "system",
+    "developer": "developer",
+    "user": "user",
+    "assistant": "assistant",
+    "chatbot": "assistant",
+    "model": "assistant",
+    "tool": "tool",
+}
+_SILENT = frozenset({"cache", "thinking", "tool_call"})
 
 
 class ConvMemory(BaseMemory):
@@ -137,7 +153,7 @@ class ConvMemory(BaseMemory):
         await sync_to_async(self.reset)()
 
     def _read(self, view: View) -> list[ChatMessage]:
-        self._given[view] = framework_messages.given(self.session, view, llama_index_items.FORMAT)
+        self._given[view] = framework_messages.given(self.session, view, FORMAT)
         return _messages(self._given[view])
 
     def _lists(self) -> Iterator[list[ChatMessage]]:
@@ -148,12 +164,12 @@ class ConvMemory(BaseMemory):
 
 
 def _messages(given: Sequence[FrameworkMessage]) -> list[ChatMessage]:
-    items = llama_index_items.items([each.message for each in given])
+    items = _items([each.message for each in given])
     return [ChatMessage.model_validate_json(chat.dumps(item)) for item in items]
 
 
 def _chat_messages(messages: Sequence[ChatMessage]) -> list[chat.ChatMessage]:
-    return list(llama_index_items.messages(map(_item, messages)))
+    return list(with_items(map(_item, messages)))
 
 
 def _item(message: ChatMessage) -> dict[str, Any]:
@@ -163,3 +179,115 @@ def _item(message: ChatMessage) -> dict[str, Any]:
     except (PydanticSerializationError, ValidationError, TypeError, ValueError, AttributeError) as error:
         raise InvalidMessage(f"LlamaIndex cannot write this message as JSON and read it again: {error}") from error
     return item
+
+
+# Messages of LlamaIndex as chat messages. A chat message is counted, summarized and found instead of the item, which is
+# what ``ChatMessage.model_dump(mode="json")`` returns. Its classes are in ``llama_index.core.base.llms.types``.
+
+
+def with_items(items: Iterable[Item]) -> Iterator[chat.ChatMessage]:
+    """Yield the chat messages that stand for ``items``, with the items."""
+    used: collections.Counter[str] = collections.Counter()
+    for item in items:
+        fields = _fields(item)
+        if fields["role"] == "assistant":
+            used.clear()
+        elif fields["role"] == "tool":
+            # Models without ids have the name of the tool in their place. A second call has a number after it.
+            used[fields["tool_call_id"]] += 1
+            fields["tool_call_id"] = _numbered(fields["tool_call_id"], used)
+        yield chat.ChatMessage(**fields, format=FORMAT, item=item)  # type: ignore[arg-type]
+
+
+def _items(given: Iterable[chat.ChatMessage]) -> list[Item]:
+    """Return the items for which ``given`` stand. A message that has none is made into one."""
+    return [_made(message) if message.item is None else chat.thaw(message.item) for message in given]
+
+
+def _fields(item: Mapping[str, Any]) -> Item:
+    """Return the fields of the chat message."""
+    blocks, more = item["blocks"], item["additional_kwargs"]
+    content, role = _content(blocks), _ROLES.get(item["role"], "")
+    call_id = more.get("tool_call_id")
+    if role == "tool" and isinstance(call_id, str) and call_id:
+        return {"role": role, "content": content, "tool_call_id": call_id}
+    if role in ("", "tool"):  # A result of a form that has no id.
+        return {"role": "assistant", "content": f"[{item['role']}] {chat.as_text(content)}", "kind": item["role"][:32]}
+    if role != "assistant":
+        return {"role": role, "content": content}
+    calls = _calls(blocks, more)
+    is_thought = blocks and not calls and all(block["block_type"] in _SILENT for block in blocks)
+    kind = chat.REASONING if is_thought else "chat"
+    return {"role": role, "content": content or None, "tool_calls": calls, "kind": kind}
+
+
+def _calls(blocks: Sequence[Item], more: Mapping[str, Any]) -> list[Item]:
+    """Return the calls in the form of chat completions. Their ids are unique in the message."""
+    used: collections.Counter[str] = collections.Counter()
+    calls = []
+    for block in blocks:
+        if block["block_type"] == "tool_call":
+            used[call_id := block["tool_call_id"] or block["tool_name"] or "tool"] += 1
+            function = {"name": block["tool_name"], "arguments": chat.as_text(block["tool_kwargs"])}
+            calls.append({"id": _numbered(call_id, used), "type": "function", "function": function})
+    if not calls and isinstance(more.get("tool_calls"), list):
+        for call in more["tool_calls"]:
+            if isinstance(call, Mapping):
+                call_id = str(call.get("id") or chat.called(call)[0] or "tool")
+                used[call_id] += 1
+                calls.append({**call, "id": _numbered(call_id, used)})
+    return calls
+
+
+def _numbered(call_id: str, used: Mapping[str, int]) -> str:
+    return call_id if used[call_id] == 1 else f"{call_id} ({used[call_id]})"
+
+
+def _content(blocks: Iterable[Item]) -> Any:
+    """Return texts and parts in the form of chat completions."""
+    parts = [part for block in blocks for part in _parts(block)]
+    if len(parts) == 1 and parts[0]["type"] == "text":
+        return parts[0]["text"]
+    return parts or ""
+
+
+def _parts(block: Item) -> list[Item]:
+    form = block["block_type"]
+    if form in _SILENT:
+        return []
+    if form == "text":
+        return [{"type": "text", "text": block["text"]}]
+    if form == "citable":
+        return [part for each in block["content"] for part in _parts(each)]
+    if form == "citation":
+        return _parts(block["cited_content"])
+    url = block.get("url")
+    if form == "image" and isinstance(url, str) and url.startswith(("https://", "http://")):
+        return [{"type": "image_url", "image_url": {"url": url}}]
+    # The bytes of a file are in the item. They need not be stored twice.
+    return [{"type": form}]
+
+
+def _made(message: chat.ChatMessage) -> Item:
+    """Return the item that is made from a chat message."""
+    blocks: list[Item] = []
+    if isinstance(message.content, str):
+        if message.content:
+            blocks = [{"block_type": "text", "text": message.content}]
+    else:
+        blocks = [_block(part) for part in message.content or ()]
+    for call in message.tool_calls:
+        name, arguments = chat.called(call)
+        block = {"block_type": "tool_call", "tool_call_id": call["id"]}
+        blocks.append({**block, "tool_name": name or "tool", "tool_kwargs": arguments})
+    more = {} if message.tool_call_id is None else {"tool_call_id": message.tool_call_id}
+    return {"role": message.role, "blocks": blocks, "additional_kwargs": more}
+
+
+def _block(part: Mapping[str, Any]) -> Item:
+    image = part.get("image_url")
+    url = image.get("url") if isinstance(image, Mapping) else None
+    if isinstance(url, str) and url.startswith(("https://", "http://")):
+        return {"block_type": "image", "url": url}
+    text = part.get("text")
+    return {"block_type": "text", "text": text if isinstance(text, str) else f"[{part['type']}]"}

@@ -14,15 +14,15 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from agents.items import TResponseInputItem
 from agents.memory import OpenAIResponsesCompactionArgs, SessionABC, SessionSettings
 from asgiref.sync import sync_to_async
 
 from django_convmemory.context.assembly import Context
-from django_convmemory.contrib import responses_items
-from django_convmemory.exceptions import InvalidArgument
+from django_convmemory.contrib import framework_messages, responses_items
+from django_convmemory.contrib.framework_messages import View
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.arguments import NOT_GIVEN
@@ -30,8 +30,6 @@ from django_convmemory.rules import exchanges
 from django_convmemory.rules.values import StoredMessage
 
 logger = logging.getLogger(__name__)
-
-_PAGE = 500
 
 
 class ConvMemorySession(SessionABC):
@@ -54,11 +52,10 @@ class ConvMemorySession(SessionABC):
         alias: str = "default",
         owner: Any = NOT_GIVEN,
         visitor: Any = NOT_GIVEN,
-        view: Literal["context", "history"] = "context",
+        view: View = "context",
         session_settings: SessionSettings | dict[str, Any] | None = None,
     ) -> None:
-        if view not in ("context", "history"):
-            raise InvalidArgument(f"view must be 'context' or 'history', not {view!r:.100}.")
+        framework_messages.check_view(view)
         self.session_id = session_id
         if not isinstance(session_settings, SessionSettings):
             session_settings = SessionSettings().resolve(session_settings)
@@ -114,17 +111,12 @@ class ConvMemorySession(SessionABC):
         if limit is not None and limit >= 0:
             return _made(self._session.history(limit=limit, items=True) if limit > 0 else [])
         if limit is not None or self.view == "history":
-            return _made(self._after(0))
+            return _made(framework_messages.stored(self._session))
         context = self._session.load(recall=False)
         before = _before_tail(context)
-        tail = [stored for stored in self._after(before) if not stored.message.pinned]
+        tail = [row for row in framework_messages.stored(self._session, after=before) if not row.message.pinned]
         leading = [part.message for part in context.parts if part.name in ("pinned", "summary")]
         return responses_items.items(leading) + _made(_without_lone_results(tail) if before else tail)
-
-    def _after(self, position: int) -> Iterator[StoredMessage]:
-        while page := self._session.history(after=position, limit=_PAGE, items=True):
-            yield from page
-            position = page[-1].position
 
     def _add(self, items: list[TResponseInputItem]) -> None:
         messages = [message for message in map(responses_items.message, items) if not self._is_own_summary(message)]

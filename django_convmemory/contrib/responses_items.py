@@ -10,7 +10,7 @@ from typing import Any
 
 from django_convmemory.context.wire import responses
 from django_convmemory.exceptions import InvalidMessage
-from django_convmemory.messages import REASONING, ChatMessage, dumps, freeze, thaw
+from django_convmemory.messages import REASONING, ChatMessage, as_text, called, freeze, thaw
 from django_convmemory.rules.counters import RESPONSES
 
 Item = dict[str, Any]
@@ -76,13 +76,10 @@ def _call_ids(message: ChatMessage) -> Sequence[str]:
 
 
 def _call_item(call: Mapping[str, Any]) -> Item:
-    custom, function = call.get("custom"), call.get("function")
-    if isinstance(custom, Mapping):
-        details = {"name": str(custom.get("name", "")), "input": _text(custom.get("input", ""))}
-        return {"type": "custom_tool_call", "call_id": call["id"], **details}
-    function = function if isinstance(function, Mapping) else {}
-    details = {"name": str(function.get("name", "")), "arguments": _text(function.get("arguments", ""))}
-    return {"type": "function_call", "call_id": call["id"], **details}
+    name, arguments = called(call)
+    if isinstance(call.get("custom"), Mapping):
+        return {"type": "custom_tool_call", "call_id": call["id"], "name": name, "input": arguments}
+    return {"type": "function_call", "call_id": call["id"], "name": name, "arguments": arguments}
 
 
 def _fields(item: Mapping[str, Any]) -> dict[str, Any]:
@@ -94,7 +91,8 @@ def _fields(item: Mapping[str, Any]) -> dict[str, Any]:
     if form in _CALLS and isinstance(call_id, str):
         return {"role": "assistant", "tool_calls": [_call(form, call_id, item)]}
     if form == "mcp_approval_response":
-        return {"role": "tool", "content": _text(item.get("approve")), "tool_call_id": item.get("approval_request_id")}
+        answered = item.get("approval_request_id")
+        return {"role": "tool", "content": as_text(item.get("approve")), "tool_call_id": answered}
     if form.endswith("_output") and isinstance(call_id, str):
         return {"role": "tool", "content": _content(item.get("output", "")), "tool_call_id": call_id}
     role = item.get("role")
@@ -102,20 +100,16 @@ def _fields(item: Mapping[str, Any]) -> dict[str, Any]:
         return {"role": role, "content": _content(item.get("content") or "")}
     if role in ("system", "developer"):
         return {"role": "user", "name": role, "content": _content(item.get("content") or "")}
-    told = [_text(item[name]) for name in _TOLD if item.get(name)]
+    told = [as_text(item[name]) for name in _TOLD if item.get(name)]
     return {"role": "assistant", "content": " ".join([f"[{form}]", *told]), "kind": form[:32]}
 
 
 def _call(form: str, call_id: str, item: Mapping[str, Any]) -> Item:
-    arguments = _text(next((item[name] for name in _CALLS[form] if item.get(name)), ""))
+    arguments = as_text(next((item[name] for name in _CALLS[form] if item.get(name)), ""))
     name = str(item.get("name") or form.removesuffix("_call"))
     if form == "custom_tool_call":
         return {"id": call_id, "type": "custom", "custom": {"name": name, "input": arguments}}
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else dumps(value)
 
 
 def _content(content: Any) -> str | list[Item]:
@@ -123,7 +117,7 @@ def _content(content: Any) -> str | list[Item]:
     if isinstance(content, str):
         return content
     if not isinstance(content, Sequence):
-        return _text(content)
+        return as_text(content)
     parts = [_part(part) for part in content]
     if len(parts) == 1 and parts[0]["type"] == "text":
         return str(parts[0]["text"])
@@ -132,7 +126,7 @@ def _content(content: Any) -> str | list[Item]:
 
 def _part(part: Any) -> Item:
     if not isinstance(part, Mapping):
-        return {"type": "text", "text": _text(part)}
+        return {"type": "text", "text": as_text(part)}
     if isinstance(part.get("text"), str):
         return {"type": "text", "text": part["text"]}
     if isinstance(part.get("refusal"), str):

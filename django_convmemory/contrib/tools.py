@@ -15,7 +15,7 @@ from django_convmemory.operations import arguments
 from django_convmemory.operations.handles import SessionHandle
 from django_convmemory.operations.twins import asynchronous
 from django_convmemory.rules import transcript
-from django_convmemory.search import documents
+from django_convmemory.search.indexing import SEARCH_ANSWER, SEARCH_TOOL
 
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletionToolParam
@@ -37,6 +37,7 @@ _PARAMETERS: dict[str, Any] = {
     "required": ["query"],
     "additionalProperties": False,
 }
+_FUNCTION = {"name": SEARCH_TOOL, "description": _DESCRIPTION, "parameters": _PARAMETERS, "strict": True}
 _NOTHING = "Nothing that was said in this conversation matches the query. Try other words."
 
 
@@ -54,7 +55,7 @@ class SearchHistory:
     Only what users and the assistant said is found: no results of tools, and so no earlier answers of this tool.
     """
 
-    name = documents.SEARCH_TOOL
+    name = SEARCH_TOOL
 
     def __init__(self, session: SessionHandle, limit: int = 8) -> None:
         arguments.check_whole_number(limit, "limit", minimum=1, maximum=50)
@@ -63,19 +64,11 @@ class SearchHistory:
 
     def to_openai(self) -> ChatCompletionToolParam:
         """Return the tool for ``tools`` of ``client.chat.completions.create``."""
-        function = {"name": self.name, "description": _DESCRIPTION, "parameters": _PARAMETERS, "strict": True}
-        return cast("ChatCompletionToolParam", {"type": "function", "function": function})
+        return cast("ChatCompletionToolParam", {"type": "function", "function": _FUNCTION})
 
     def to_responses(self) -> FunctionToolParam:
         """Return the tool for ``tools`` of ``client.responses.create``."""
-        tool = {
-            "type": "function",
-            "name": self.name,
-            "description": _DESCRIPTION,
-            "parameters": _PARAMETERS,
-            "strict": True,
-        }
-        return cast("FunctionToolParam", tool)
+        return cast("FunctionToolParam", {"type": "function", **_FUNCTION})
 
     def to_anthropic(self) -> dict[str, Any]:
         """Return the tool for ``tools`` of ``client.messages.create`` of the ``anthropic`` package."""
@@ -98,7 +91,7 @@ class SearchHistory:
         for hit in sorted(spoken, key=lambda hit: hit.position):
             turn = transcript.turn(ChatMessage.restore(hit.role, hit.excerpt, "chat", hit.name))
             lines.append(f"{hit.position}, {transcript.day(hit.created_at, zone)} {turn}")
-        return "\n".join([documents.SEARCH_ANSWER, *lines]) if lines else _NOTHING
+        return "\n".join([SEARCH_ANSWER, *lines]) if lines else _NOTHING
 
     arun = asynchronous(run)
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Generator
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from django_convmemory.chat_models.base import ChatModel, ChatResponse, Price
 from django_convmemory.exceptions import ChatModelError
 from django_convmemory.fold.request import Requests
 from django_convmemory.observers import ModelCall, Run
 from django_convmemory.rules.options import Options
+from django_convmemory.rules.pause import Admission, Situation
 from django_convmemory.rules.strategies import Strategy, Threshold
 from django_convmemory.rules.values import Claim
 from django_convmemory.store.either import Store
@@ -35,30 +36,17 @@ class LeaseLost(Exception):
     """The lease expired, or the session changed: another process may fold it now."""
 
 
-class Admission(NamedTuple):
-    """The models that a fold may ask, by the state of the alias's breaker.
-
-    ``own`` is the alias's own. ``fallback``: the own one has been silent for so long that the fallback may stand in.
-    ``probe``: the fold is the only one that may ask the own model now. ``reason`` is why the breaker is open, or ""
-    if it is closed.
-    """
-
-    own: bool
-    fallback: bool = False
-    probe: bool = False
-    reason: str = ""
-
-
 @dataclasses.dataclass(slots=True, kw_only=True)
 class Fold:
     """One run for one session. The first fields are those of the memory.
 
-    - ``queues``: a task will fold the session later if the result says ``again``. The session's row notes it.
+    - ``queues(delay)``: a task will fold the session in ``delay`` seconds if the result says ``again``. The session's
+      row notes it.
     - ``run`` is what observers are told.
     - ``claim`` is replaced after each version that is published.
     - ``window``, in tokens, shrinks if the model says that a chunk was too long.
     - ``own_error`` and ``fallback_error`` are those of the models with the current chunk.
-    - ``asked_own``: the alias's own model was called. ``recovered``: its answer closed the alias's breaker.
+    - ``asked_own``: the alias's own model was called. ``recovered``: its answer ended the alias's pause.
     """
 
     store: Store
@@ -69,7 +57,7 @@ class Fold:
     fallback: ChatModel | None
     price: Price | None
     threshold: Threshold
-    queues: bool
+    queues: Callable[[float], bool]
     on_published: Callable[[Claim], None]
     on_failed: Callable[[Claim, Exception], None]
 
@@ -102,6 +90,19 @@ class Fold:
     def due_seconds(self) -> float:
         """How long the session has been due."""
         return self.claim.due_seconds + self.seconds
+
+    @property
+    def situation(self) -> Situation:
+        """What decides about the models."""
+        return Situation(
+            self.admission,
+            self.claim.attempts,
+            self.due_seconds,
+            self.claim.rebuilding,
+            self.fallback is not None,
+            self.options.max_attempts,
+            self.options.fallback_after,
+        )
 
     @property
     def previous(self) -> str:

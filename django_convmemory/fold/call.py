@@ -1,4 +1,4 @@
-"""The model call of a fold: which model is asked, its lease and its record, and what the breaker learns from it."""
+"""The model call of a fold: which model is asked, its lease and its record, and what it says of the alias's pause."""
 
 from __future__ import annotations
 
@@ -9,46 +9,36 @@ from typing import NamedTuple
 from django_convmemory import exceptions
 from django_convmemory.chat_models.base import ChatModel, ChatRequest, ChatResponse
 from django_convmemory.fold import quoting, validate
-from django_convmemory.fold.base import Admission, Fold, LeaseLost, Steps
+from django_convmemory.fold.base import Fold, LeaseLost, Steps
 from django_convmemory.fold.chunk import Chunk
+from django_convmemory.messages import spoken
 from django_convmemory.observers import ModelCall
-from django_convmemory.rules import breaker
-from django_convmemory.rules.breaker import Reason
-from django_convmemory.rules.transcript import spoken
+from django_convmemory.rules import pause
+from django_convmemory.rules.pause import Admission, Choice, Pause, Reason
 from django_convmemory.rules.values import MAX_MODEL_NAME, AttemptOutcome, AttemptRecord
 
 logger = logging.getLogger(__name__)
 
 _MAX_ERROR_LENGTH = 1000
 _MAX_COST = 1_000_000
-# Errors with which a model has answered that it cannot summarize this chunk.
-_ANSWERS = (exceptions.BadModelOutput, exceptions.ContentRefused, exceptions.ContextLengthExceeded)
 
 
 def admission(fold: Fold, *, despite_pause: bool) -> Admission:
     """Return which models the fold may ask. It becomes the probe if the pause of the alias has ended."""
-    state = fold.store.breaker(fold.run.alias)
-    fallback = fold.fallback is not None and state.silent_for(fold.options.fallback_after)
-    reason = state.reason if state.open else ""
-    if despite_pause or not (state.open or state.paused):
-        return Admission(own=True, fallback=fallback, reason=reason)
-    probe = state.open and not state.paused and fold.store.probe(fold.run.alias, seconds=fold.lease)
-    return Admission(own=probe, fallback=fallback, probe=probe, reason=reason)
+    store, alias = fold.store, fold.run.alias
+    fallback_after = fold.options.fallback_after if fold.fallback is not None else None
+    admitted = pause.admission(store.pause_of(alias), fallback_after=fallback_after, despite_pause=despite_pause)
+    if admitted.probe:
+        before, after = store.change_pause(alias, lambda state: state.probed(fold.lease))
+        if after == before:  # Another one has become the probe.
+            admitted = admitted._replace(own=False, probe=False)
+    return admitted
 
 
 def first(fold: Fold) -> ChatModel:
-    """Return the model to ask for a chunk.
-
-    It is the fallback if the alias's own model may not be asked, or if there were too many attempts. Claims count as
-    attempts, because a worker that is killed each time never reports a failure.
-    """
+    """Return the model to ask for a chunk."""
     fold.own_error = fold.fallback_error = None
-    if fold.fallback is None:
-        return fold.model
-    if not fold.admission.own:
-        return fold.fallback
-    exhausted = fold.claim.attempts > fold.options.max_attempts
-    return fold.fallback if exhausted and _may_stand_in(fold) else fold.model
+    return _model(fold, fold.situation.first())
 
 
 def following(fold: Fold, failed: ChatModel, error: exceptions.ChatModelError) -> ChatModel | None:
@@ -57,32 +47,17 @@ def following(fold: Fold, failed: ChatModel, error: exceptions.ChatModelError) -
         fold.own_error = error
     else:
         fold.fallback_error = error
-    if fold.own_error is None:
-        # The fallback was asked first. The model's own trouble may be over, or only it can fold this text.
-        return fold.model if fold.admission.own else None
-    # No fallback for a wrong configuration: a key that expires on Friday must not have replaced every session's
-    # memory by Monday.
-    if fold.fallback_error is not None or isinstance(fold.own_error, exceptions.ModelMisconfigured):
-        return None
-    refused = isinstance(fold.own_error, exceptions.ContentRefused)
-    return fold.fallback if refused or _may_stand_in(fold) else None
+    choice = fold.situation.following(fold.own_error, fold.fallback_error)
+    return None if choice is None else _model(fold, choice)
+
+
+def _model(fold: Fold, choice: Choice) -> ChatModel:
+    return fold.fallback if choice == Choice.FALLBACK and fold.fallback is not None else fold.model
 
 
 def is_hopeless(fold: Fold) -> bool:
     """Whether both models have answered that they cannot summarize the chunk."""
-    return isinstance(fold.own_error, _ANSWERS) and isinstance(fold.fallback_error, _ANSWERS)
-
-
-def _may_stand_in(fold: Fold) -> bool:
-    """Whether the fallback may be asked in the model's place.
-
-    A rebuild never asks it: the summary is there. Nor does a fold while the model is misconfigured.
-    """
-    if fold.claim.rebuilding or fold.admission.reason == Reason.MISCONFIGURED:
-        return False
-    options = fold.options
-    waited = fold.due_seconds >= options.fallback_after and fold.claim.attempts >= options.max_attempts
-    return waited or fold.admission.fallback
+    return isinstance(fold.own_error, pause.ANSWERS) and isinstance(fold.fallback_error, pause.ANSWERS)
 
 
 class Answer(NamedTuple):
@@ -122,7 +97,7 @@ def ask(fold: Fold, chunk: Chunk, model: ChatModel, request: ChatRequest) -> Ste
         failure = error
     answer = Answer(model, response, text, time.monotonic() - began)
     if model is fold.model:
-        _tell_breaker(fold, failure, answer.seconds)
+        _note(fold, failure, answer.seconds)
     if failure is None:
         return answer
     if isinstance(failure, exceptions.ModelMisconfigured) and by_fallback:
@@ -141,32 +116,24 @@ def _quoted(fold: Fold, chunk: Chunk, model: ChatModel, text: str) -> str:
     return quoting.quoted(text, fold.previous, map(spoken, messages), names)
 
 
-def _tell_breaker(fold: Fold, failure: Exception | None, seconds: float) -> None:
-    """Count a failure of the alias's own model after ``seconds``, or close the breaker: it has answered."""
-    store, alias, probe = fold.store, fold.run.alias, fold.admission.probe
-    if failure is None or isinstance(failure, _ANSWERS):
-        if store.close_breaker(alias):
+def _note(fold: Fold, failure: Exception | None, seconds: float) -> None:
+    """Note for the alias that its own model has answered, or failed after ``seconds``."""
+    store, alias, session_id = fold.store, fold.run.alias, fold.run.session_id
+    if failure is None or isinstance(failure, pause.ANSWERS):
+        before, after = store.change_pause(alias, Pause.answered)
+        if before.until_answered and after != before:
             fold.recovered = True
             logger.warning("The model of memories[%r] answers again. The pause has ended.", alias)
         return
-    reason = breaker.reason_of(failure)
-    retry_after = getattr(failure, "retry_after", None)
-    if probe and reason in (None, Reason.RATE_LIMIT):
-        # The probe did not find out whether the model answers. Another session tries soon, and not only when the
-        # time for this probe is over. A rate limit shows that the provider is up: nobody stands in for it.
-        pause = breaker.pause(Reason.OUTAGE, retry_after=retry_after)
-        if store.end_probe(alias, seconds=pause, silent=reason is None):
-            return
-    if reason is None:
-        return
-    text, failures = printable(failure), 0
-    if reason == Reason.OUTAGE:
-        failures = store.count_failure(alias, fold.run.session_id, text, seconds=seconds)
-        if failures < breaker.MAX_FAILURES and not probe:
-            return
-    pause = breaker.pause(reason, failures=failures, retry_after=retry_after)
-    store.open_breaker(alias, reason, text, seconds=pause)
-    logger.warning("memories[%r] is paused for %.0f s: %s", alias, pause, text)
+    is_outage = pause.reason_of(failure) == Reason.OUTAGE
+    counts = is_outage and not store.has_folded_another(alias, session_id, seconds)
+    text, probe = printable(failure), fold.admission.probe
+    before, after = store.change_pause(
+        alias, lambda state: state.failed(failure, session_id, text=text, counts=counts, probe=probe)
+    )
+    if after.paused_until not in (before.paused_until, None):
+        left = (after.paused_until - after.now).total_seconds()
+        logger.warning("memories[%r] is paused for %.0f s: %s", alias, left, text)
 
 
 def record(fold: Fold, chunk: Chunk, answer: Answer, outcome: AttemptOutcome, error: Exception | None = None) -> None:

@@ -1,7 +1,7 @@
 """The next chunk of a fold: the messages that one version adds to the summary.
 
 A chunk has whole exchanges. An exchange that is longer than a chunk is folded alone, in parts, each small enough for
-one model call. An offset counts the characters of what was spoken (:func:`.transcript.spoken`), one message after the
+one model call. An offset counts the characters of what was spoken (:func:`.messages.spoken`), one message after the
 other. So each character is in exactly one part, wherever a run ends and another one continues.
 """
 
@@ -14,11 +14,13 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from django_convmemory.fold.base import Fold, LeaseLost
-from django_convmemory.messages import ChatMessage
-from django_convmemory.rules.exchanges import Placed, Turn
-from django_convmemory.rules.transcript import spoken
+from django_convmemory.messages import ChatMessage, spoken
+from django_convmemory.rules.exchanges import MessageRef, Turn
 from django_convmemory.tokens import TokenCounter
 
+# One exchange is divided into so many parts at most. The summary leaves out the rest: 64 calls of 8 000 tokens have
+# read a book.
+MAX_PARTS = 64
 # The window is not made smaller than this, in tokens.
 SMALLEST_WINDOW = 50
 # A part ends at a break within its last quarter, if there is one. Best first: a paragraph, a line, a sentence, a word.
@@ -39,7 +41,7 @@ class Chunk:
 
     first: int
     last: int
-    turns: Sequence[Placed]
+    turns: Sequence[MessageRef]
     count: int
     tokens: int
     following: int
@@ -83,7 +85,7 @@ def choose(fold: Fold, tail: Sequence[Turn], ends: Sequence[int], start: int) ->
     part = part_of(rows, begin or 0, fold.window, fold.requests.counter)
     number = claim.parts + 1
     # What is left after the part with the last number is cut.
-    is_last = part.last or number >= fold.options.max_slices
+    is_last = part.last or number >= MAX_PARTS
     return dataclasses.replace(
         chunk,
         turns=part.turns,
@@ -116,18 +118,18 @@ def smaller_window(fold: Fold, chunk: Chunk) -> int:
 class ExchangePart(NamedTuple):
     """A part of an exchange: its messages, the offset at which it ends, and whether nothing is left after it."""
 
-    turns: list[Placed]
+    turns: list[MessageRef]
     end: int
     last: bool
 
 
-def part_of(rows: Sequence[Placed], start: int, max_tokens: int, counter: TokenCounter) -> ExchangePart:
+def part_of(rows: Sequence[MessageRef], start: int, max_tokens: int, counter: TokenCounter) -> ExchangePart:
     """Return the part of ``rows`` that begins at the offset ``start`` and has at most ``max_tokens`` tokens.
 
     It has the stored message where that fits as a whole, and otherwise a message with a piece of its text. It has at
     least one character, unless nothing is left.
     """
-    turns: list[Placed] = []
+    turns: list[MessageRef] = []
     offset, left = 0, max_tokens
     for index, row in enumerate(rows):
         text = spoken(row.message)
@@ -164,7 +166,7 @@ def _has_words(message: ChatMessage) -> bool:
     return any(character.isalnum() for character in message.content or "")
 
 
-def _piece(row: Placed, text: str) -> Placed:
+def _piece(row: MessageRef, text: str) -> MessageRef:
     # The calls of a message are in its text. As calls they would be in each part.
     role, kind, name, call_id = row.message.role, row.message.kind, row.message.name, row.message.tool_call_id
     return row._replace(message=ChatMessage.restore(role, text, kind, name=name, tool_call_id=call_id))

@@ -13,7 +13,7 @@ from django_convmemory.chat_models.base import ChatRequest, FoldData
 from django_convmemory.messages import ChatMessage
 from django_convmemory.prompts import FoldMaterial, Prompts, ShortenMaterial
 from django_convmemory.rules import transcript
-from django_convmemory.rules.exchanges import Placed
+from django_convmemory.rules.exchanges import MessageRef
 from django_convmemory.rules.options import Options
 from django_convmemory.tokens import TokenCounter
 
@@ -31,7 +31,7 @@ class Requests:
     counter: TokenCounter
     zone: dt.tzinfo
 
-    def fold(self, previous: str, rows: Sequence[Placed], *, part: int | None, max_tokens: int) -> ChatRequest:
+    def fold(self, previous: str, rows: Sequence[MessageRef], *, part: int | None, max_tokens: int) -> ChatRequest:
         """Return the request for a summary of ``previous`` and ``rows`` with at most ``max_tokens`` tokens.
 
         ``part`` is the number of this part, from 1, if the rows are a part of an exchange.

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-import random
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -20,20 +19,16 @@ from django_convmemory import exceptions, observers
 from django_convmemory.fold import call, chunk as chunks, version
 from django_convmemory.fold.base import Fold, LeaseLost, Steps
 from django_convmemory.observers import ModelCall
-from django_convmemory.rules import breaker, exchanges
-from django_convmemory.rules.breaker import Reason
+from django_convmemory.rules import exchanges, pause
 from django_convmemory.rules.exchanges import Turn
-from django_convmemory.rules.values import LONGEST_WAIT, Claim, backoff
+from django_convmemory.rules.pause import Pause
+from django_convmemory.rules.values import Claim
 from django_convmemory.search import indexing
 
 logger = logging.getLogger(__name__)
 
-# All times are in seconds. A rebuild that failed is tried again after this time.
+# In seconds. A rebuild that failed is tried again after this time.
 _REBUILD_WAIT = 86_400.0
-# A session waits so long at most after a failure of the provider: the breaker keeps the calls few.
-LONGEST_OUTAGE_WAIT = 300.0
-# After a wrong configuration, sessions come back spread over this time.
-_PAUSE_JITTER = 60.0
 
 
 class Outcome(enum.StrEnum):
@@ -84,6 +79,8 @@ def compact(fold: Fold, *, asked: bool = False, despite_pause: bool = False) -> 
         lease=fold.lease,
         prompt_hash=fold.requests.prompt_hash,
         force=asked or despite_pause,
+        # While only the fallback may be asked, it is for sessions that have waited.
+        due_for=0.0 if fold.admission.own else fold.options.fallback_after,
     )
     if claim == "waiting":
         logger.info("Session %s is not folded now: the time of its next attempt has not come.", session_id)
@@ -113,7 +110,7 @@ def _claimed(fold: Fold, claim: Claim | str) -> Steps[Result]:
     """Fold with the claim, or say why there is none."""
     if not isinstance(claim, Claim):
         if fold.admission.probe:
-            fold.store.end_probe(fold.run.alias)
+            fold.store.change_pause(fold.run.alias, Pause.not_probed)
         return Result({"not_due": Outcome.NOT_DUE, "busy": Outcome.BUSY}.get(claim, Outcome.STALLED))
     fold.begin(claim)
     try:
@@ -125,7 +122,7 @@ def _claimed(fold: Fold, claim: Claim | str) -> Steps[Result]:
         raise
     finally:
         if fold.admission.probe and not fold.asked_own:
-            fold.store.end_probe(fold.run.alias)
+            fold.store.change_pause(fold.run.alias, Pause.not_probed)
     return result._replace(recovered=fold.recovered)
 
 
@@ -151,7 +148,7 @@ def _fold(fold: Fold) -> Steps[Result]:
             break
     rebuild_in = 0.0 if fold.claim.rebuilding and done < split else None
     # Without a version, the run does not go on.
-    due = fold.store.release(fold.claim, fold.threshold, rebuild_in=rebuild_in, queued=fold.queues and published)
+    due = fold.store.release(fold.claim, fold.threshold, rebuild_in=rebuild_in, queued=published and fold.queues(0.0))
     if not published:
         if due:
             logger.warning("Session %s is marked due, but nothing in it can be folded.", fold.run.session_id)
@@ -199,18 +196,18 @@ def _fold_next(fold: Fold, turns: Sequence[Turn], ends: Sequence[int], start: in
 
 def _fail(fold: Fold, error: exceptions.ChatModelError) -> Result:
     """End a run whose models failed, the last one with ``error``."""
-    claim, reason, text = fold.claim, breaker.reason_of(error), call.printable(error)
+    claim, reason, text = fold.claim, pause.reason_of(error), call.printable(error)
     if claim.rebuilding:
         # The current summary stays, so nothing is urgent. A provider that fails again says nothing of the session.
-        of_provider = reason is not None and not _may_be_the_session(fold, reason)
-        rebuild_in = LONGEST_OUTAGE_WAIT if of_provider else None
-        again, delay = fold.store.release(claim, fold.threshold, rebuild_in=rebuild_in, queued=fold.queues), 0.0
+        of_provider = reason is not None and not fold.situation.is_about_the_session(reason)
+        rebuild_in = pause.LONGEST_OUTAGE_WAIT if of_provider else None
+        delay = 0.0
+        again = fold.store.release(claim, fold.threshold, rebuild_in=rebuild_in, queued=fold.queues(delay))
         logger.warning("The rebuild of session %s failed: %s", claim.session_id, text)
     else:
-        delay = _wait(fold, error)
-        uncount = reason in (Reason.MISCONFIGURED, Reason.RATE_LIMIT) and not _may_be_the_session(fold, reason)
+        delay, counts = fold.situation.retry(error)
         again = fold.store.release(
-            claim, fold.threshold, retry_in=delay, error=text, uncount=uncount, queued=fold.queues
+            claim, fold.threshold, retry_in=delay, error=text, uncount=not counts, queued=fold.queues(delay)
         )
         logger.warning(
             "Compaction of session %s failed. It is tried again in %.0f s or later: %s", claim.session_id, delay, text
@@ -221,54 +218,22 @@ def _fail(fold: Fold, error: exceptions.ChatModelError) -> Result:
 
 def _lose(fold: Fold) -> Result:
     """End a run whose lease expired, or whose session changed meanwhile. Its result is dropped."""
-    delay = _wait(fold, exceptions.ChatModelError())
+    delay = fold.situation.retry(exceptions.ChatModelError()).seconds
     error = "The lease expired before the model answered."
-    again = fold.store.release(fold.claim, fold.threshold, retry_in=delay, error=error, queued=fold.queues)
-    return Result(Outcome.BUSY, again, delay) if again else Result(Outcome.NOT_DUE)
+    again = fold.store.release(fold.claim, fold.threshold, retry_in=delay, error=error, queued=fold.queues(delay))
+    # A person's rebuild is tried again.
+    return Result(Outcome.BUSY, again, delay) if again or fold.claim.rebuilding else Result(Outcome.NOT_DUE)
 
 
 def _give_up(fold: Fold, error: BaseException) -> None:
     """End a run that ``error`` interrupted, which is no model's failure."""
     if isinstance(error, Exception):
         fold.store.release(
-            fold.claim, fold.threshold, retry_in=backoff(fold.claim.attempts), error=type(error).__name__
+            fold.claim, fold.threshold, retry_in=pause.backoff(fold.claim.attempts), error=type(error).__name__
         )
     else:
         rebuild_in = 0.0 if fold.claim.rebuilding else None
         fold.store.release(fold.claim, fold.threshold, error="Cancelled", uncount=True, rebuild_in=rebuild_in)
-
-
-def _wait(fold: Fold, error: exceptions.ChatModelError) -> float:
-    """Return the seconds until the next attempt: exponential backoff with full jitter, or what the provider asks.
-
-    Source: M. Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.
-    """
-    reason, attempts = breaker.reason_of(error), fold.claim.attempts
-    retry_after = getattr(error, "retry_after", None) or 0.0
-    if reason == Reason.MISCONFIGURED:
-        # At different times: one session whose content the model answers with "wrong key" must not be the one that
-        # is tried first each time. And less and less often, because each time it pauses the alias.
-        wait = breaker.MISCONFIGURED_PAUSE + random.uniform(0, _PAUSE_JITTER)  # noqa: S311
-        return max(wait, backoff(attempts)) if _may_be_the_session(fold, reason) else wait
-    if reason == Reason.RATE_LIMIT:
-        return min(LONGEST_OUTAGE_WAIT, breaker.pause(reason, retry_after=retry_after))
-    wait = max(random.uniform(0, backoff(attempts)), retry_after)  # noqa: S311
-    if reason == Reason.OUTAGE:
-        return min(LONGEST_OUTAGE_WAIT, wait)
-    if attempts >= fold.options.max_attempts:
-        # Not longer than until the fallback may stand in: see call.first.
-        left = fold.options.fallback_after - fold.due_seconds if fold.fallback is not None else 0.0
-        return max(wait, left) if 0.0 < left < LONGEST_WAIT else LONGEST_WAIT
-    return min(LONGEST_WAIT, wait)
-
-
-def _may_be_the_session(fold: Fold, reason: Reason | None) -> bool:
-    """Whether a wrong configuration may be an answer to this session's content alone.
-
-    Other sessions were just answered: the breaker was closed. If the configuration is wrong indeed, it stays open from
-    now on, so this happens to a session once.
-    """
-    return reason == Reason.MISCONFIGURED and not fold.admission.reason
 
 
 def drive(steps: Steps[Result]) -> Result:

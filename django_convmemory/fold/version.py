@@ -30,7 +30,7 @@ def write(fold: Fold, chunk: Chunk, model: ChatModel) -> Steps[None]:
     requests = fold.requests
     known = _identifiers(fold, chunk)
     room = _room(requests, known)
-    cap = fold.options.max_summary_tokens - room
+    cap = fold.options.summary_tokens - room
     request = requests.fold(fold.previous, chunk.turns, part=chunk.part, max_tokens=cap)
     answer = yield from call.ask(fold, chunk, model, request)
     text, is_recorded = answer.text, False
@@ -133,7 +133,7 @@ def _with_identifiers(requests: Requests, text: str, known: Sequence[str], room:
     if not known:
         return text
     count = requests.count
-    cap = min(requests.options.max_summary_tokens, count(text) + room)
+    cap = min(requests.options.summary_tokens, count(text) + room)
     start = f"{text}\n\n" if text else ""
     line = identifiers.line(known, text, lambda line: count(start + line) <= cap)
     return start + line if line else text
@@ -147,7 +147,7 @@ def least_summary_tokens(requests: Requests) -> int:
 
 def _room(requests: Requests, known: Sequence[str]) -> int:
     """Return how many tokens of a summary are left free for the line with identifiers: what all of them take."""
-    share = requests.options.max_summary_tokens // _IDENTIFIERS_SHARE
+    share = requests.options.summary_tokens // _IDENTIFIERS_SHARE
     line = identifiers.line(known, "", lambda line: _tokens_of_line(requests, line) <= share)
     return _tokens_of_line(requests, line) if line else 0
 

@@ -1,32 +1,43 @@
-"""Checks of the rows of a session against everything that must hold for them.
+"""Checks of the rows of a session against everything that must hold for them, and the repairs that are possible.
 
 Every finding is damage: no sequence of operations leaves one behind, even if it was interrupted. Messages are read in
 the order of their key and not kept, so that the check's memory does not grow with the conversation.
+
+:func:`recount` is also for a site that has changed its token counter.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
+import operator
+import time
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+from django.db import connections
 from django.db.models import Exists, OuterRef
 
 from django_convmemory import models
 from django_convmemory.exceptions import ConvMemoryError, ToolResultRefused
+from django_convmemory.maintenance.paging import paged
 from django_convmemory.messages import ROLES, ChatMessage
+from django_convmemory.operations.handles import ConversationMemory
 from django_convmemory.rules import segments
 from django_convmemory.rules.counters import MAX_PINNED, Counters, Previous
-from django_convmemory.rules.indexable import Indexable
-from django_convmemory.rules.segments import Segment
+from django_convmemory.rules.segments import Indexable, Segment
 from django_convmemory.search import indexing
-from django_convmemory.store import columns, transactions
+from django_convmemory.store import columns, editing, index_rows, sql, transactions
+from django_convmemory.store.orm import ORMStore
 
 _CHUNK = 1000
 # A session that changes this often while it is checked is locked for the next check.
 _TRIES = 3
 # The number of segments that are read at a time.
 _SEGMENTS = 16
+# Seconds of counting after which the results are written.
+_LONGEST_COUNT = 1.0
+_UPDATE = f"UPDATE {sql.MESSAGE} SET tokens = %s, tokens_through = %s WHERE session_id = %s AND position = %s"  # noqa: S608
 # The counters that follow from the messages. The others follow from the summaries.
 _COUNTERS = [name for name in Counters._fields if not name.startswith("covered_")]
 
@@ -150,7 +161,9 @@ class _Examination:
             yield "scope", "the session belongs to an owner and to a visitor"
 
     def _messages(self, ends: set[int]) -> Iterator[tuple[str, str]]:
-        for row in _messages(self.session, self.using):
+        messages = self.session.convmemory_messages.using(self.using).order_by("session_id", "position")
+        # A table that has lost its key may have a position twice. Both come, unless a page ends between them.
+        for row in paged(messages, "position", operator.attrgetter("position"), size=_CHUNK):
             expected = self.counters.last_position + 1
             if row.position > expected:
                 yield "gap", f"the messages at positions {expected} to {row.position - 1} are missing"
@@ -303,7 +316,9 @@ class _Index:
 
     def __init__(self, session: models.Session, using: str) -> None:
         self.indexed_position = session.indexed_position
-        self.segments = _segments(session, using)
+        rows = models.Segment.objects.using(using).filter(session=session).order_by("session_id", "first")
+        values = paged(rows.values_list("first", "last", "data"), "first", operator.itemgetter(0), size=_SEGMENTS)
+        self.segments = map(Segment._make, values)
         self.segment: Segment | None = None
         # The position that the next message should have, and the time of the one before it.
         self.next = 1
@@ -345,33 +360,6 @@ class _Index:
             yield "index_range", f"indexed_position is {self.indexed_position}, but there are segments after it"
 
 
-def _messages(session: models.Session, using: str) -> Iterator[models.Message]:
-    """Yield the messages of a session in order. Only a page of them is in memory at a time.
-
-    A table that has lost its key may have a position twice. Both are yielded, unless a page ends between them.
-    """
-    rows = models.Message.objects.using(using).filter(session=session).order_by("session_id", "position")
-    last = -1
-    while True:
-        page = list(rows.filter(position__gt=last)[:_CHUNK])
-        yield from page
-        if len(page) < _CHUNK:
-            return
-        last = page[-1].position
-
-
-def _segments(session: models.Session, using: str) -> Iterator[Segment]:
-    """Yield the segments of a session in order. Only a few are in memory at a time."""
-    rows = models.Segment.objects.using(using).filter(session=session).order_by("session_id", "first")
-    last = -1
-    while True:
-        page = list(rows.filter(first__gt=last).values_list("first", "last", "data")[:_SEGMENTS])
-        yield from map(Segment._make, page)
-        if len(page) < _SEGMENTS:
-            return
-        last = page[-1][0]
-
-
 def _read(row: models.Message) -> tuple[ChatMessage, list[tuple[str, str]]]:
     """Return the message of a row, or an empty message if it cannot be read, and the findings in the row."""
     where, problems = f"the message at {row.position}", []
@@ -392,3 +380,77 @@ def _read(row: models.Message) -> tuple[ChatMessage, list[tuple[str, str]]]:
     if row.redacted_at is not None and message.emptied() != message:
         problems.append(("redacted", f"{where} is marked as redacted, but has content"))
     return message, problems
+
+
+# Repairs.
+
+
+def recount(memory: ConversationMemory, session_id: int, *, using: str) -> bool:
+    """Count the messages and summaries of a session with the memory's counter. Return whether the session exists.
+
+    This is one transaction, which holds the lock of the session's row. An append waits for it. A compaction that began
+    before it cannot publish. A redacted message keeps its tokens, because its content is gone.
+    """
+    return transactions.run(using, lambda: _recount(memory, session_id, using), idle=transactions.LONG_IDLE_SECONDS)
+
+
+def _recount(memory: ConversationMemory, session_id: int, using: str) -> bool:
+    sessions = models.Session.objects.using(using).filter(pk=session_id)
+    # The conversation does not change: lists keep their order, and an old session can still be pruned.
+    if not editing.begin(sessions, updated=False):
+        return False
+    summaries = list(models.Summary.objects.using(using).filter(session_id=session_id))
+    ends = {summary.last_position for summary in summaries}
+    counters, counters_at = _recount_messages(memory, session_id, using, ends)
+    for summary in summaries:
+        message = memory.options.summary_message(summary.text)
+        # An empty summary is not shown.
+        summary.tokens = memory.counter.count(message) if summary.text else 0
+        if summary.last_position in counters_at:
+            at = counters_at[summary.last_position]
+            summary.covered_count, summary.covered_tokens = at.unpinned_count, at.unpinned_tokens
+    names = ["tokens", "covered_count", "covered_tokens"]
+    models.Summary.objects.using(using).bulk_update(summaries, names, batch_size=_CHUNK)
+    threshold = memory.threshold
+    indexed = transactions.latest(sessions).values_list("indexed_position", flat=True).get()
+    editing.finish(using, session_id, counters, counters.last_position + 1, threshold, indexed_position=indexed)
+    sessions.update(counter=memory.counter_name)
+    return True
+
+
+def _recount_messages(
+    memory: ConversationMemory, session_id: int, using: str, ends: set[int]
+) -> tuple[Counters, dict[int, Counters]]:
+    """Count the messages. Return the counters after the last message, and the counters at each position in ``ends``."""
+    rows = models.Message.objects.using(using).filter(session_id=session_id)
+    counters, counters_at = Counters(), dict[int, Counters]()
+    while True:
+        unread = rows.filter(position__gt=counters.last_position)
+        chunk = list(transactions.latest(unread).order_by("position")[:_CHUNK])
+        if not chunk:
+            return counters, counters_at
+        changes, written_at = [], time.monotonic()
+        for row in chunk:
+            message = columns.message_of_row(row)
+            tokens = max(1, row.tokens if row.redacted_at else memory.counter.count(message))
+            counters, place = counters.append_one(message, tokens)
+            changes.append((tokens, place.tokens_through, session_id, row.position))
+            if row.position in ends:
+                counters_at[row.position] = counters
+            # A slow counter must not leave the transaction idle for so long that the database ends it.
+            if row is chunk[-1] or time.monotonic() - written_at > _LONGEST_COUNT:
+                with connections[using].cursor() as cursor:
+                    cursor.executemany(_UPDATE, changes)
+                changes, written_at = [], time.monotonic()
+
+
+def reindex(memory: ConversationMemory, session_id: int, *, using: str, damaged: bool) -> None:
+    """Index the messages of a session that are not indexed. If the index is ``damaged``, remove it first.
+
+    A compaction that runs while the index is removed cannot publish, because the session's epoch is raised. If the
+    memory has no index, nothing is indexed.
+    """
+    if damaged:
+        index_rows.reset(using, session_id)
+    if memory.options.index:
+        indexing.catch_up(ORMStore(using), session_id, longest=math.inf)

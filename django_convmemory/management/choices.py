@@ -10,7 +10,7 @@ from django.db import connections
 
 from django_convmemory import models
 from django_convmemory.exceptions import InvalidSession
-from django_convmemory.maintenance.transfer import owners
+from django_convmemory.maintenance.transfer import importing
 from django_convmemory.memory import memories
 from django_convmemory.operations.handles import ConversationMemory
 from django_convmemory.store.orm import ORMStore
@@ -33,6 +33,15 @@ def database(options: dict[str, Any]) -> str:
     elif using not in connections:
         raise CommandError(f"There is no database {using!r}. Choose one of: {', '.join(connections)}.", returncode=2)
     return str(using)
+
+
+def whole_number(options: dict[str, Any], name: str, least: int, most: int | None = None) -> int:
+    """Return the option ``name``. Raises CommandError unless it is from ``least`` to ``most``, if there is a most."""
+    number: int = options[name]
+    if number < least or (most is not None and number > most):
+        limits = f"{least} or more" if most is None else f"a whole number from {least} to {most}"
+        raise CommandError(f"--{name.replace('_', '-')} is {number}. Give {limits}.", returncode=2)
+    return number
 
 
 def add_aliases(parser: CommandParser) -> None:
@@ -137,7 +146,7 @@ def selection(options: dict[str, Any], using: str) -> ChosenSessions:
         )
     try:
         # call_command() also accepts a user object.
-        user = owners.find(owner, using) if isinstance(owner, str) else owner
+        user = importing.find_owner(owner, using) if isinstance(owner, str) else owner
     except InvalidSession as error:
         raise CommandError(str(error), returncode=2) from None
     return ChosenSessions(user, visitor, key)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from types import FrameType
 from typing import TypeVar
 
 from django.core.management.base import CommandError
@@ -46,6 +49,20 @@ def interruptible(how_to_continue: str = "To continue, run the command again.") 
         yield
     except KeyboardInterrupt:
         raise CommandError(f"Interrupted. {how_to_continue}") from None
+
+
+@contextlib.contextmanager
+def receiving(numbers: Iterable[int], handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+    """Let ``handler`` receive the signals ``numbers`` meanwhile. Only the main thread can; in another, none comes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)
 
 
 def counted(number: int, noun: str) -> str:

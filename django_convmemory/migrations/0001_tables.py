@@ -55,7 +55,7 @@ class Migration(migrations.Migration):
                 ("failures", models.IntegerField(default=0, verbose_name="failures in a row")),
                 ("last_session", models.BigIntegerField(blank=True, null=True, verbose_name="last session")),
                 ("since", models.DateTimeField(blank=True, null=True, verbose_name="since")),
-                ("until", models.DateTimeField(blank=True, null=True, verbose_name="until")),
+                ("paused_until", models.DateTimeField(blank=True, null=True, verbose_name="paused until")),
                 (
                     "reason",
                     models.CharField(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from django.conf import settings
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 
-from django_convmemory.rules.options import check_type, from_setting
+from django_convmemory.conf import from_settings
+from django_convmemory.rules.options import check_type
 
 NAME = "CONVMEMORY_MONITORING"
 _SHORTEST_TOKEN = 16
@@ -35,10 +35,7 @@ class MonitoringOptions:
 
 def options() -> MonitoringOptions:
     """Return what the settings say. Raises ImproperlyConfigured, which says what to correct."""
-    try:
-        return from_setting(MonitoringOptions, getattr(settings, NAME, {}))
-    except (TypeError, ValueError) as error:
-        raise ImproperlyConfigured(f"{NAME}: {error}") from None
+    return from_settings(MonitoringOptions, NAME)
 
 
 def check_settings(**kwargs: Any) -> list[checks.CheckMessage]:

@@ -1,4 +1,4 @@
-"""What waits, and what the models' calls took, for all memories of the settings at once.
+"""What waits, and what the models' calls took, for all memories of the settings at once, also for Prometheus.
 
 The database has these figures, so every process gives the same answer. Three statements read what waits and a fourth
 one the calls, however many memories there are. They use indexes, and read the due sessions, those that wait for a
@@ -7,7 +7,7 @@ rebuild, and the recent calls.
 
 from __future__ import annotations
 
-import datetime as dt
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import Any, NamedTuple
 
@@ -16,8 +16,12 @@ from django.db.models import Count, Max, Min, Q, Sum
 from django_convmemory import models
 from django_convmemory.clock import Clock
 from django_convmemory.memory import memories
-from django_convmemory.rules.breaker import Breaker, Reason
+from django_convmemory.rules.pause import Reason
 from django_convmemory.store.orm import ORMStore
+
+# Why a pause stops the work for long. A rate limit does so for some seconds.
+LASTING = frozenset({Reason.OUTAGE.value, Reason.MISCONFIGURED.value})
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Backlog(NamedTuple):
@@ -73,35 +77,19 @@ def backlogs(using: str | None = None) -> dict[str, Backlog]:
         )
     }
     rebuilds = dict(sessions.filter(rebuild_after__isnull=False).values_list("alias").annotate(Count("pk")))
-    pauses = _pauses(using, aliases)
-    return {alias: _backlog(due.get(alias), rebuilds.get(alias, 0), pauses.get(alias, "")) for alias in aliases}
+    paused = models.AliasState.objects.using(using).paused().filter(alias__in=aliases)
+    pauses = dict(paused.values_list("alias", "reason"))
+    return {alias: _backlog(due.get(alias, {}), rebuilds.get(alias, 0), pauses.get(alias, "")) for alias in aliases}
 
 
-def _backlog(row: Any, rebuilds: int, paused: str) -> Backlog:
-    if row is None:
-        return Backlog(rebuilds=rebuilds, paused=paused)
-    return Backlog(
-        due=row["due"],
-        oldest_due_seconds=_age(row["oldest"], row["now"]),
-        oldest_moving_seconds=_age(row["moving"], row["now"]),
-        stalled=row["stalled"],
-        leased=row["leased"],
-        rebuilds=rebuilds,
-        paused=paused,
-    )
+def _backlog(row: Mapping[str, Any], rebuilds: int, paused: str) -> Backlog:
+    def age(name: str) -> float:
+        since = row.get(name)
+        return 0.0 if since is None else round(max(0.0, (row["now"] - since).total_seconds()), 1)
 
-
-def _age(since: object, now: object) -> float:
-    if not isinstance(since, dt.datetime) or not isinstance(now, dt.datetime):
-        return 0.0
-    return round(max(0.0, (now - since).total_seconds()), 1)
-
-
-def _pauses(using: str, aliases: list[str]) -> dict[str, str]:
-    names = ("failures", "last_session", "since", "until", "reason", "error")
-    rows = models.AliasState.objects.using(using).filter(alias__in=aliases).values_list("alias", Clock(), *names)
-    states = {alias: Breaker(*values) for alias, *values in rows}
-    return {alias: str(state.reason) for alias, state in states.items() if state.open or state.paused}
+    counts = {name: row.get(name, 0) for name in ("due", "stalled", "leased")}
+    backlog = Backlog(oldest_due_seconds=age("oldest"), oldest_moving_seconds=age("moving"), paused=paused)
+    return backlog._replace(**counts, rebuilds=rebuilds)
 
 
 def recent_calls(using: str | None = None, *, seconds: float = 3600.0) -> list[Calls]:
@@ -123,5 +111,85 @@ def recent_calls(using: str | None = None, *, seconds: float = 3600.0) -> list[C
     return [Calls(**group) for group in groups]
 
 
-# Why a pause stops the work for long. A rate limit does so for some seconds.
-LASTING = frozenset({Reason.OUTAGE.value, Reason.MISCONFIGURED.value})
+# The figures in Prometheus' text form: a few lines for each metric, so this needs no library. The counters and files of
+# ``prometheus_client``, which a site's processes share, would not help, because all figures come from the database.
+
+
+class Sample(NamedTuple):
+    labels: Mapping[str, str]
+    value: float
+
+
+class Metric(NamedTuple):
+    """A metric. All are gauges: stored calls are deleted after a while, so that their number falls, too."""
+
+    name: str
+    help: str
+    samples: list[Sample]
+
+
+def metrics(backlogs: Mapping[str, Backlog], calls: Iterable[Calls]) -> list[Metric]:
+    """Return all metrics, also those that are 0 now."""
+    calls = list(calls)
+
+    def waiting(name: str, text: str, field: str) -> Metric:
+        samples = [Sample({"alias": alias}, getattr(backlog, field)) for alias, backlog in backlogs.items()]
+        return Metric(f"convmemory_{name}", text, samples)
+
+    def recent(name: str, text: str, field: str) -> Metric:
+        samples = [Sample({"alias": row.alias, "outcome": row.outcome}, float(getattr(row, field))) for row in calls]
+        return Metric(f"convmemory_recent_{name}", text, samples)
+
+    def tokens(kind: str, field: str) -> list[Sample]:
+        totals = dict.fromkeys(backlogs, 0)
+        for row in calls:
+            totals[row.alias] = totals.get(row.alias, 0) + getattr(row, field)
+        return [Sample({"alias": alias, "type": kind}, total) for alias, total in totals.items()]
+
+    return [
+        waiting("due_sessions", "Sessions that wait to be folded.", "due"),
+        waiting("oldest_due_seconds", "How long the longest waiting session has been due.", "oldest_due_seconds"),
+        waiting("oldest_moving_seconds", "The same, without sessions that are stalled.", "oldest_moving_seconds"),
+        waiting("stalled_sessions", "Due sessions that have failed max_attempts times.", "stalled"),
+        waiting("leased_sessions", "Due sessions that a process is folding.", "leased"),
+        waiting("rebuilds", "Sessions whose summary is to be rebuilt.", "rebuilds"),
+        Metric(
+            "convmemory_paused",
+            "Whether nobody calls the model now, and why.",
+            [
+                Sample({"alias": alias, "reason": backlog.paused}, int(bool(backlog.paused)))
+                for alias, backlog in backlogs.items()
+            ],
+        ),
+        recent("calls", "Calls of models in the last hour.", "calls"),
+        recent("call_seconds", "What these calls took together.", "seconds"),
+        recent("cost", "What these calls cost, in the currency of PRICE.", "cost"),
+        Metric(
+            "convmemory_recent_tokens",
+            "Tokens of these calls. Cached tokens are also counted as input.",
+            [
+                *tokens("input", "prompt_tokens"),
+                *tokens("cached", "cached_tokens"),
+                *tokens("output", "completion_tokens"),
+            ],
+        ),
+    ]
+
+
+def text(metrics: Iterable[Metric]) -> str:
+    """Return the metrics in Prometheus' text form."""
+    lines: list[str] = []
+    for metric in metrics:
+        lines += [f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} gauge"]
+        lines += [f"{metric.name}{{{_labels(sample.labels)}}} {sample.value:.12g}" for sample in metric.samples]
+    return "\n".join([*lines, ""])
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    return ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
+
+
+def _escaped(value: str) -> str:
+    """Escape what ends a label's value or a line. A lone surrogate, which is no UTF-8, becomes a question mark."""
+    value = value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+    return value.encode(errors="replace").decode()

@@ -14,7 +14,7 @@ from django.utils.crypto import constant_time_compare
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from django_convmemory.monitoring import conf, exposition, figures
+from django_convmemory.monitoring import conf, figures
 from django_convmemory.monitoring.figures import Backlog
 from django_convmemory.store.orm import ORMStore
 
@@ -31,12 +31,12 @@ def metrics(request: HttpRequest) -> HttpResponse:
     try:
         if not _is_allowed(request):
             return HttpResponseForbidden(_FORBIDDEN, content_type="text/plain")
-        text = exposition.text(exposition.metrics(figures.backlogs(), figures.recent_calls()))
+        text = figures.text(figures.metrics(figures.backlogs(), figures.recent_calls()))
     except Error as error:
         # Not an error of this view, which the log would have with each look of a monitoring system.
         text = f"The database cannot be read ({type(error).__name__}). health/ says more.\n"
         return HttpResponse(text, content_type="text/plain", status=503)
-    return HttpResponse(text, content_type=exposition.CONTENT_TYPE)
+    return HttpResponse(text, content_type=figures.CONTENT_TYPE)
 
 
 @never_cache

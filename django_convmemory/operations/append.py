@@ -3,38 +3,40 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from django_convmemory import signals
+from django_convmemory.exceptions import InvalidMessage
+from django_convmemory.messages import coerce
 from django_convmemory.operations import arguments
 from django_convmemory.operations.arguments import Named
 from django_convmemory.operations.folding import BaseMemory
 from django_convmemory.operations.twins import asynchronous
 from django_convmemory.rules import creations
-from django_convmemory.rules.counters import Batch
-from django_convmemory.rules.values import Appended, SessionName
+from django_convmemory.rules.counters import Batch, Entry
+from django_convmemory.rules.strategies import Threshold
+from django_convmemory.rules.values import Appended, Receipt, SessionName
 
-
-class Receipt(NamedTuple):
-    """The positions and the tokens of the messages that ``append`` stored.
-
-    ``due``: a compaction of the session is due. ``replayed``: nothing was stored, because the idempotency key was used
-    before for the same content. The positions and the ids are those of the first time. ``ids`` has the id of each row:
-    a message keeps it, and no other message of the session ever has it.
-    """
-
-    first_position: int
-    last_position: int
-    tokens: int
-    due: bool
-    replayed: bool
-    ids: tuple[uuid.UUID, ...]
+__all__ = ["Append", "Receipt"]
 
 
 class Append(BaseMemory):
     """Stores messages."""
+
+    # Each append needs both, and they do not change.
+
+    @functools.cached_property
+    def threshold(self) -> Threshold:
+        """When a session is due: to be folded, or to be indexed for searches if the memory folds nothing."""
+        return super().threshold
+
+    @functools.cached_property
+    def counter_name(self) -> str:
+        """The name of the token counter, as a session stores it."""
+        return super().counter_name
 
     def create(
         self,
@@ -84,19 +86,15 @@ class Append(BaseMemory):
         ValueError, and nothing was written.
         """
         name = self.resolve(session)
-        batch = arguments.batch(
-            messages,
-            self.counter,
-            max_message_bytes=self.options.max_message_bytes,
-            idempotency_key=idempotency_key,
-            usage=usage,
-            created_at=created_at,
-        )
+        batch = self.batch(messages, idempotency_key=idempotency_key, usage=usage, created_at=created_at)
         return self.append_batch(name, batch)
 
     def append_batch(self, name: SessionName, batch: Batch) -> Receipt:
-        """Do the same as :meth:`append` for checked messages. An import gives them their ids."""
-        return self._appended(name, self.store.append(name, batch, self.threshold, counter=self.counter_name))
+        """Do the same as :meth:`append` for the messages of :meth:`batch`."""
+        appended = self.store.append(name, batch, self.threshold, counter=self.counter_name)
+        if appended.turned_due or signals.messages_appended.receivers:
+            self._tell(name, appended)
+        return appended.receipt
 
     aappend = asynchronous(append)
 
@@ -119,32 +117,51 @@ class Append(BaseMemory):
         arguments.check_whole_number(after, "after")
         arguments.check_revision(revision)
         name = self.resolve(session)
-        batch = arguments.batch(
-            messages,
-            self.counter,
-            max_message_bytes=self.options.max_message_bytes,
-            idempotency_key=idempotency_key,
-            usage=usage,
-            replaces=after,
-        )
+        batch = self.batch(messages, idempotency_key=idempotency_key, usage=usage, replaces=after)
         appended = self.store.replace(name, after, batch, self.threshold, counter=self.counter_name, revision=revision)
-        return self._appended(name, appended)
+        self._tell(name, appended)
+        return appended.receipt
 
     areplace = asynchronous(replace)
 
-    def _appended(self, name: SessionName, appended: Appended) -> Receipt:
-        receipt = Receipt(
-            appended.first_position,
-            appended.last_position,
-            appended.tokens,
-            appended.due,
-            appended.replayed,
-            appended.ids,
-        )
-        if not appended.replayed and signals.messages_appended.has_listeners(type(self)):
+    def batch(
+        self,
+        messages: Sequence[Any],
+        *,
+        idempotency_key: object = None,
+        usage: Any = None,
+        created_at: Any = None,
+        replaces: int | None = None,
+        ids: Sequence[uuid.UUID] | None = None,
+    ) -> Batch:
+        """Return the messages of one append, checked and counted. Raises InvalidMessage.
+
+        They take the place of those after the position ``replaces``. An import gives them their ``ids``.
+        """
+        if not messages:
+            raise InvalidMessage(f"{'append' if replaces is None else 'replace'}() needs at least one message.")
+        key = None if idempotency_key is None else arguments.check_idempotency_key(idempotency_key)
+        values = [coerce(message) for message in messages]
+        limit, count = self.options.max_message_bytes, self.counter.count
+        for value in values:
+            if (size := value.size(limit)) > limit:
+                arguments.check_size("message", size, limit)
+        if usage is None and created_at is None:
+            entries = [Entry(value, max(1, count(value))) for value in values]
+        else:
+            usages, times = arguments.usages(usage, values, limit), arguments.times(created_at, len(values))
+            entries = [
+                Entry(value, max(1, count(value)), reported, time)
+                for value, reported, time in zip(values, usages, times, strict=True)
+            ]
+        return Batch(entries, idempotency_key=key, replaces=replaces, ids=ids)
+
+    def _tell(self, name: SessionName, appended: Appended) -> None:
+        """Send the signal to its receivers, and a session that turned due to the scheduler."""
+        receipt = appended.receipt
+        if not receipt.replayed and signals.messages_appended.has_listeners(type(self)):
             self.store.on_commit(
                 lambda: self._send(signals.messages_appended, name, appended.session_id, receipt=receipt)
             )
         if appended.turned_due:
             self._schedule(appended.session_id)
-        return receipt

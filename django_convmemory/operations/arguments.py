@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
-import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from django_convmemory.exceptions import InvalidArgument, InvalidMessage, InvalidSession
-from django_convmemory.messages import ChatMessage, check_text, coerce, dumps, freeze, thaw
-from django_convmemory.rules.counters import Batch, Entry
+from django_convmemory.messages import ChatMessage, check_text, dumps, freeze, thaw
 from django_convmemory.rules.values import MAX_KEY_LENGTH, MAX_TITLE_LENGTH, SessionName
 from django_convmemory.search.searching import MAX_HITS, MAX_NEIGHBOURS
 from django_convmemory.store.either import Store
-from django_convmemory.tokens import TokenCounter
 
 # The default of arguments for which None has a meaning.
 NOT_GIVEN: Any = object()
@@ -85,37 +82,6 @@ def _checked(text: str, name: str) -> str:
         raise InvalidSession(str(error)) from None
 
 
-def batch(
-    messages: Sequence[Any],
-    counter: TokenCounter,
-    *,
-    max_message_bytes: int,
-    idempotency_key: object = None,
-    usage: Any = None,
-    created_at: Any = None,
-    replaces: int | None = None,
-    ids: Sequence[uuid.UUID] | None = None,
-) -> Batch:
-    """Return the messages of one append, with their tokens. Raises InvalidMessage."""
-    if not messages:
-        raise InvalidMessage(f"{'append' if replaces is None else 'replace'}() needs at least one message.")
-    idempotency_key = check_idempotency_key(idempotency_key)
-    values = [coerce(message) for message in messages]
-    for value in values:
-        _check_size("message", _size(value, max_message_bytes), max_message_bytes)
-    usages: list[Mapping[str, Any] | None] = [None] * len(values)
-    if usage is not None:
-        replies = [index for index, value in enumerate(values) if value.role == "assistant"]
-        if not replies:
-            raise InvalidMessage("usage belongs to a reply. Pass it together with the assistant's message.")
-        usages[replies[-1]] = _usage(usage, max_message_bytes)
-    entries = [
-        Entry(value, max(1, counter.count(value)), reported, time)
-        for value, reported, time in zip(values, usages, _times(created_at, len(values)), strict=True)
-    ]
-    return Batch(entries, idempotency_key=idempotency_key, replaces=replaces, ids=ids)
-
-
 def check_idempotency_key(key: object) -> str | None:
     """Return an idempotency key, or None if there is none. Raises InvalidMessage if it cannot be one."""
     if key is None:
@@ -125,13 +91,15 @@ def check_idempotency_key(key: object) -> str | None:
     return check_text(key, "idempotency_key")
 
 
-def _size(message: ChatMessage, limit: int) -> int:
-    """Return the size of a message in bytes. A text that is certainly smaller than ``limit`` is not measured: 0."""
-    others = (message.tool_calls, message.extra, message.metadata, message.name, message.tool_call_id, message.item)
-    if isinstance(message.content, str) and not any(others):
-        return len(message.content.encode()) if len(message.content) * 4 > limit else 0
-    item = () if message.item is None else (message.item,)
-    return len(dumps([message.to_openai(), message.metadata, *item]).encode())
+def usages(usage: Any, messages: Sequence[ChatMessage], max_bytes: int) -> list[Mapping[str, Any] | None]:
+    """Return the usage of each message: that of the provider belongs to the last reply. Raises InvalidMessage."""
+    found: list[Mapping[str, Any] | None] = [None] * len(messages)
+    if usage is not None:
+        replies = [index for index, message in enumerate(messages) if message.role == "assistant"]
+        if not replies:
+            raise InvalidMessage("usage belongs to a reply. Pass it together with the assistant's message.")
+        found[replies[-1]] = _usage(usage, max_bytes)
+    return found
 
 
 def _usage(usage: Any, max_bytes: int) -> Mapping[str, Any]:
@@ -140,11 +108,12 @@ def _usage(usage: Any, max_bytes: int) -> Mapping[str, Any]:
     if not isinstance(usage, Mapping):
         raise InvalidMessage(f"usage must be a dict or the openai client's usage, not {type(usage).__name__}.")
     frozen: Mapping[str, Any] = freeze(usage, "usage")
-    _check_size("usage", len(dumps(frozen).encode()), max_bytes)
+    check_size("usage", len(dumps(frozen).encode()), max_bytes)
     return frozen
 
 
-def _check_size(name: str, size: int, limit: int) -> None:
+def check_size(name: str, size: int, limit: int) -> None:
+    """Raise InvalidMessage for a value of more than ``limit`` bytes."""
     if size > limit:
         raise InvalidMessage(
             f"The {name} has {size} bytes, and {limit} are allowed. Store large data elsewhere and a reference to it "
@@ -152,7 +121,7 @@ def _check_size(name: str, size: int, limit: int) -> None:
         )
 
 
-def _times(created_at: object, count: int) -> list[dt.datetime | None]:
+def times(created_at: object, count: int) -> list[dt.datetime | None]:
     """Return the time of each of ``count`` messages. In UTC, because MariaDB's driver drops the time zone."""
     if not isinstance(created_at, Sequence) or isinstance(created_at, str):
         return [_utc(created_at)] * count
@@ -197,7 +166,7 @@ def description(title: Any, metadata: Any, max_bytes: int) -> dict[str, Any]:
             if not isinstance(metadata, Mapping):
                 raise InvalidArgument(f"metadata must be a dict, not {metadata!r:.100}.")
             frozen = freeze(metadata, "metadata", max_depth=_MAX_METADATA_DEPTH)
-            _check_size("metadata", len(dumps(frozen).encode()), max_bytes)
+            check_size("metadata", len(dumps(frozen).encode()), max_bytes)
             changes["metadata"] = thaw(frozen)
     except InvalidMessage as error:
         raise InvalidArgument(str(error)) from None

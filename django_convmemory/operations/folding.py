@@ -25,8 +25,8 @@ from django_convmemory.messages import check_text
 from django_convmemory.operations.arguments import Named
 from django_convmemory.operations.twins import asynchronous
 from django_convmemory.prompts import DefaultPrompts, Prompts
-from django_convmemory.rules.breaker import Breaker, Reason
 from django_convmemory.rules.options import Options
+from django_convmemory.rules.pause import Pause, Reason
 from django_convmemory.rules.strategies import Strategy, Threshold
 from django_convmemory.rules.values import MAX_ALIAS_LENGTH, MAX_COUNTER_NAME, Claim, SessionName
 from django_convmemory.search import indexing
@@ -86,20 +86,8 @@ class BaseMemory(abc.ABC):
         if unknown:
             known = ", ".join(sorted(field.name for field in dataclasses.fields(Options)))
             raise ValueError(f"Unknown option {unknown[0]!r}. Choose one of: {known}.")
-        self.options = Options(**options)
+        self.options = Options(**options).sized(strategy.threshold.tokens)
         self.requests = Requests(prompts or DefaultPrompts(), self.options, self.counter, zone)
-        limit = strategy.threshold.tokens
-        self.max_context_tokens = self.options.max_context_tokens
-        if limit is not None:
-            minimum = self.options.max_summary_tokens + limit
-            if self.max_context_tokens is None:
-                self.max_context_tokens = minimum + limit
-            elif self.max_context_tokens < minimum:
-                raise ValueError(
-                    f"option max_context_tokens is {self.max_context_tokens}, but max_summary_tokens and "
-                    f"max_token_limit together are {minimum}: even a folded conversation would not fit. Raise "
-                    "max_context_tokens, or lower the other two."
-                )
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.alias!r}: {self.strategy}>"
@@ -149,7 +137,7 @@ class BaseMemory(abc.ABC):
             fallback=self.fallback,
             price=self.price,
             threshold=self.threshold,
-            queues=self.scheduler.queues,
+            queues=self._queues,
             on_published=self._published,
             on_failed=self._failed,
             run=observed,
@@ -182,7 +170,7 @@ class BaseMemory(abc.ABC):
         try:
             count = indexing.catch_up(self.store, session_id)
         finally:
-            again = self.store.release(claim, self.threshold, queued=self.scheduler.queues)
+            again = self.store.release(claim, self.threshold, queued=self._queues(0.0))
         logger.info("Indexed %d messages of session %s.", count, session_id)
         return Result(Outcome.NOT_DUE, again, indexed=count > 0)
 
@@ -192,19 +180,19 @@ class BaseMemory(abc.ABC):
         return _INDEXING_LEASE if self.model is None else lease_seconds(self.model, self.fallback)
 
     @property
-    def breaker(self) -> Breaker:
-        """The state of the alias's breaker: how often the model has failed, and until when nobody calls it."""
-        return self.store.breaker(self.alias)
+    def pause(self) -> Pause:
+        """The state of the memory's own model: how often it has failed, and until when nobody calls it."""
+        return self.store.pause_of(self.alias)
 
     @property
     def paused(self) -> bool:
         """Whether nobody calls the model now, because it does not answer, is misconfigured, or its rate is limited."""
-        return self.breaker.paused
+        return self.pause.paused
 
     @property
     def misconfigured(self) -> bool:
         """Whether the model's newest answer, however old, says that the configuration is wrong."""
-        return self.breaker.reason == Reason.MISCONFIGURED
+        return self.pause.reason == Reason.MISCONFIGURED
 
     def sweep(self, *, limit: int = 1000, queued_for: float = 300.0, fewest_attempts: bool = False) -> list[int]:
         """Return the ids of due sessions that nobody folds and that were not queued in the last ``queued_for`` seconds.
@@ -213,22 +201,22 @@ class BaseMemory(abc.ABC):
         way. With a ``queued_for`` of 0 there are all that nobody folds. They count as queued from now on.
 
         The longest due come first, or with ``fewest_attempts`` those that have failed less often. There are none while
-        the alias is paused, and one after a pause, until the model answers; besides these, there are sessions that have
-        to be indexed, which needs no model. If the model has not answered for ``fallback_after`` seconds and there is a
-        fallback, there are all.
+        the alias is paused, and one after a pause, until the model answers; besides these, there are those for which
+        the fallback may stand in, and those that have to be indexed, which needs no model.
         """
         due_for = self.swept_after if self.scheduler.queues and queued_for else 0.0
-        swept = functools.partial(self.store.sweep, self.alias, due_for=due_for, queued_for=queued_for)
-        state = self.breaker
-        stands_in = self.fallback is not None and state.silent_for(self.options.fallback_after)
-        if not stands_in and (state.open or state.paused):
-            probes: list[int] = []
-            if not state.paused:
-                probes = swept(limit=min(limit, 1), fewest_attempts=True)
-            if not self.options.index or len(probes) == limit:
-                return probes
-            return probes + swept(limit=limit - len(probes), unindexed=MAX_UNINDEXED)
-        session_ids = swept(limit=limit, fewest_attempts=fewest_attempts)
+        swept = functools.partial(self.store.sweep, self.alias, queued_for=queued_for)
+        pause = self.pause
+        if pause.holds:
+            session_ids = []
+            if self.fallback is not None and pause.silent_for(self.options.fallback_after):
+                session_ids = swept(limit=limit, due_for=max(due_for, self.options.fallback_after))
+            if not session_ids and (probes := pause.sent_by_sweep(limit)):
+                session_ids = swept(limit=probes, due_for=due_for, fewest_attempts=True)
+            if self.options.index and len(session_ids) < limit:
+                session_ids += swept(limit=limit - len(session_ids), due_for=due_for, unindexed=MAX_UNINDEXED)
+            return session_ids
+        session_ids = swept(limit=limit, due_for=due_for, fewest_attempts=fewest_attempts)
         if len(session_ids) < limit and self.model is not None:
             self.store.mark_unmarked(self.alias, self.threshold, limit=_COMPARED_BY_SWEEP)
         return session_ids
@@ -240,13 +228,12 @@ class BaseMemory(abc.ABC):
         Those that were returned in the last five minutes, and that no worker has begun, count towards ``limit``. So
         slow workers do not leave a queue of rebuilds in front of a session that becomes due.
         """
-        state = self.breaker
-        if self.model is None or state.paused:
+        pause = self.pause
+        if self.model is None:
             return []
-        if state.open:
-            limit = min(limit, 1)
-        else:
+        if not pause.holds:
             limit -= self.store.waiting_rebuilds(self.alias, within=_REBUILD_WAIT, limit=limit)
+        limit = pause.sent_by_sweep(limit)
         return self.store.sweep_rebuilds(self.alias, limit=limit, wait=_REBUILD_WAIT) if limit > 0 else []
 
     @abc.abstractmethod
@@ -264,6 +251,10 @@ class BaseMemory(abc.ABC):
     @abc.abstractmethod
     def _failed(self, claim: Claim, error: Exception) -> None:
         """Send a signal: no model could make a version."""
+
+    def _queues(self, delay: float) -> bool:
+        """Whether :meth:`_schedule` sends a task that folds a session in ``delay`` seconds."""
+        return self.scheduler.queues and (not delay or getattr(self.scheduler, "defers", True))
 
     def _schedule(self, session_id: int, delay: float = 0.0) -> None:
         if not self.summarizes and getattr(self.scheduler, "problem", None):

@@ -13,7 +13,7 @@ from django_convmemory.operations.arguments import NOT_GIVEN, Named
 from django_convmemory.operations.twins import asynchronous
 from django_convmemory.rules.strategies import View
 from django_convmemory.rules.values import SessionName, Snapshot, StoredMessage
-from django_convmemory.search import indexing, searching
+from django_convmemory.search import searching, tokenizer
 from django_convmemory.search.hits import Hits
 
 # How often load() reads a session again because messages were removed while it searched.
@@ -38,21 +38,21 @@ class Load(Append):
         bound, ``over_budget`` is true. A session that does not exist gives an empty context.
 
         ``recall`` quotes messages that are not shown any more, in a user message before the newest one: those that
-        match the newest user message (True) or another text. They take at most ``recall_tokens`` and displace nothing.
-        None: as the option ``recall`` says.
+        match the newest user message (True) or another text. They take at most a tenth of ``max_context_tokens``, and
+        displace nothing. None: as the option ``recall`` says.
 
         Raises :class:`~django_convmemory.exceptions.InvalidArgument`.
         """
         if max_tokens is not None:
             arguments.check_whole_number(max_tokens, "max_tokens", maximum=None)
         view = self.strategy.view()
-        budget = self.max_context_tokens if max_tokens is None else max_tokens
+        budget = self.options.max_context_tokens if max_tokens is None else max_tokens
         if budget is not None:
             view = View(view.messages, budget if view.tokens is None else min(view.tokens, budget), view.summary)
         recall = self.options.recall if recall is None else recall
         name = self.resolve(session)
         for _ in range(_RECALL_TRIES):
-            snapshot = self.store.load(name, view, self.options.max_pinned_tokens)
+            snapshot = self.store.load(name, view, self.options.pinned_tokens)
             loaded = assembly.assemble(
                 snapshot,
                 self.strategy,
@@ -60,7 +60,6 @@ class Load(Append):
                 self.counter,
                 system=system,
                 max_tokens=max_tokens,
-                max_context_tokens=self.max_context_tokens,
             )
             if recall is False or snapshot is None:
                 break
@@ -104,7 +103,7 @@ class Load(Append):
         if max_tokens is not None:
             arguments.check_whole_number(max_tokens, "max_tokens", maximum=None)
         if recall is not None and not isinstance(recall, bool):
-            searching.query_of(recall)
+            tokenizer.query(recall)
         message = assembly.system_message(system)
         receipt = self.append(session, *messages, idempotency_key=idempotency_key, usage=usage)
         return receipt, self.load(session, system=message, max_tokens=max_tokens, recall=recall)
@@ -160,19 +159,21 @@ class Load(Append):
         """
         arguments.check_search(session, limit=limit, offset=offset, before=before, after=after, neighbours=neighbours)
         arguments.check_search_scopes(session, owner, visitor, sessions)
-        parsed = searching.query_of(query)
+        parsed = tokenizer.query(query)
         name = None if session is None else self.resolve(session)
         observed = observers.Search(alias=self.alias, query=query)
         with observers.searching(observed):
+            most = searching.MAX_MESSAGES
             if name is not None:
-                searchable = indexing.searchable(self.store, name, before=before)
-                searched = [] if searchable is None else [searchable]
+                read = self.store.read_index(name, before=before, epoch=None)
+                reads = [] if read is None else [read]
             elif sessions is not None:
-                searched = indexing.searchable_among(self.store, self.alias, sessions)
+                reads = self.store.read_indexes_among(self.alias, sessions, max_messages=most)
             else:
                 owner, visitor = (NOT_GIVEN if person is None else person for person in (owner, visitor))
-                scope = arguments.scope(self.store, owner, visitor)._asdict()
-                searched = indexing.searchable_of(self.store, self.alias, **scope)
+                scope = arguments.scope(self.store, owner, visitor)
+                reads = self.store.read_indexes_of(self.alias, **scope._asdict(), max_messages=most)
+            searched = [searching.searchable(read) for read in reads]
             if self.options.index:
                 for session_id in searching.to_index(searched):
                     self._schedule(session_id)

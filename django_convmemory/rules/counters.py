@@ -6,7 +6,6 @@ append reads nothing before it writes. :class:`Batch` prepares the numbers for t
 
 from __future__ import annotations
 
-import dataclasses
 import datetime as dt
 import functools
 import hashlib
@@ -18,7 +17,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from django_convmemory.exceptions import ToolResultRefused, TooManyPinned
-from django_convmemory.messages import CHAT, REASONING, ChatMessage
+from django_convmemory.messages import CHAT, PINNED_ROLES, REASONING, ChatMessage
+from django_convmemory.rules.exchanges import MessageRef
 from django_convmemory.rules.strategies import Threshold
 
 MAX_PINNED = 64
@@ -159,7 +159,7 @@ class Counters(NamedTuple):
     def append_one(self, message: ChatMessage, tokens: int, previous: Previous | None = None) -> tuple[Counters, Row]:
         """Do the same as :meth:`append` for a single message."""
         position = self.last_position + 1
-        if message.pinned:
+        if message.role in PINNED_ROLES:
             if len(self.pinned) >= MAX_PINNED:
                 raise TooManyPinned(
                     f"The session holds {MAX_PINNED} system and developer messages, and no more are kept. "
@@ -171,31 +171,28 @@ class Counters(NamedTuple):
                 Row(position, self.unpinned_tokens, None),
             )
         through = self.unpinned_tokens + tokens
-        changes: dict[str, Any] = {}
-        answers = self._continued(message, previous)
+        answers = None
+        if message.role == "tool" or previous is not None:
+            answers = self._continued(message, previous)
+        settled, newest = self.settled_tokens, self.newest_position
+        call_position, exchange_calls, open_calls = self.call_position, self.exchange_calls, self.open_calls
         if message.role == "tool" and answers is not None:
-            changes = {"open_calls": self.open_calls.replace(call_mark(message.tool_call_id or ""), "")}
+            open_calls = open_calls.replace(call_mark(message.tool_call_id or ""), "")
         elif answers is not None:
-            calls = call_marks(message.call_ids, already=self.exchange_calls if self.open_calls else "")
-            if calls and self.open_calls:
-                changes = {"exchange_calls": self.exchange_calls + calls, "open_calls": self.open_calls + calls}
+            calls = call_marks(message.call_ids, already=exchange_calls if open_calls else "")
+            if calls and open_calls:
+                exchange_calls, open_calls = exchange_calls + calls, open_calls + calls
             elif calls:
-                changes = {"exchange_calls": calls, "open_calls": calls, "call_position": answers}
-        elif message.role == "assistant" or not self.open_calls:
-            changes = {"settled_tokens": self.unpinned_tokens, "newest_position": position}
+                call_position, exchange_calls, open_calls = answers, calls, calls
+        elif message.role == "assistant" or not open_calls:
+            settled, newest = self.unpinned_tokens, position
             if message.role == "assistant":
-                calls = call_marks(message.call_ids)
-                call_position = position if calls else 0
-                changes |= {"exchange_calls": calls, "open_calls": calls, "call_position": call_position}
-        return (
-            self._replace(
-                last_position=position,
-                unpinned_count=self.unpinned_count + 1,
-                unpinned_tokens=through,
-                **changes,
-            ),
-            Row(position, through, answers),
-        )
+                exchange_calls = open_calls = call_marks(message.call_ids) if message.tool_calls else ""
+                call_position = position if exchange_calls else 0
+        changed = (position, self.unpinned_count + 1, through, settled, newest, self.pinned)
+        # A summary covers what it covered.
+        after = Counters(*changed, call_position, exchange_calls, open_calls, *self[-3:])
+        return after, Row(position, through, answers)
 
     def _continued(self, message: ChatMessage, previous: Previous | None) -> int | None:
         """Return where the exchange begins that ``message`` continues, or None. A tool result answers its call there.
@@ -224,79 +221,37 @@ class Counters(NamedTuple):
 
 
 _EMPTY = Counters()
+# In the place of a tool result whose call is not known.
+_NO_RESULT = ChatMessage.human("")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Standing:
-    """An unpinned message near the end of a conversation: its position, its tokens, and the total through it."""
+def rewound(
+    before: Counters,
+    last_position: int,
+    last: MessageRef | None,
+    spoke: MessageRef | None,
+    continuing: Sequence[MessageRef],
+) -> Counters:
+    """Return the counters of the session with the counters ``before`` if it ends at ``last_position``, unsummarized.
 
-    position: int
-    tokens: int
-    tokens_through: int
-
-
-class Placing(NamedTuple):
-    """A stored message as :func:`ending` takes it."""
-
-    standing: Standing
-    answers: int | None
-    message: ChatMessage
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Ending:
-    """How the messages through ``last_position`` end: everything that the counters there depend on.
-
-    ``last`` is the last unpinned message. ``spoke`` is the last assistant message that began an exchange. With the
-    items that continue it, it made the calls ``call_ids``. ``answered`` are the ids of those that have a result.
-    ``is_continued`` says that ``last`` is a result of these calls, or such an item.
+    Of the messages through there, ``last`` is the last unpinned one. ``spoke`` is the last assistant message that
+    answers nothing, and ``continuing`` are the messages that answer it.
     """
-
-    last_position: int
-    last: Standing | None = None
-    spoke: Standing | None = None
-    call_ids: tuple[str, ...] = ()
-    answered: Sequence[str] = ()
-    is_continued: bool = False
-
-
-def ending(last_position: int, last: Placing | None, spoke: Placing | None, continuing: Iterable[Placing]) -> Ending:
-    """Return how the messages through ``last_position`` end.
-
-    ``last`` is the last unpinned message. ``spoke`` is the last assistant message that answers nothing, and
-    ``continuing`` are the messages that answer it.
-    """
-    if last is None or spoke is None:
-        return Ending(last_position, last=last.standing if last else None)
-    continuing = list(continuing)
-    items = [spoke, *(each for each in continuing if each.message.role == "assistant")]
-    return Ending(
-        last_position,
-        last=last.standing,
-        spoke=spoke.standing,
-        call_ids=tuple(call_id for each in items for call_id in each.message.call_ids),
-        answered=[each.message.tool_call_id for each in continuing if each.message.tool_call_id is not None],
-        is_continued=last.answers == spoke.standing.position,
-    )
-
-
-def rewound(before: Counters, ending: Ending) -> Counters:
-    """Return the counters of the session with the counters ``before`` if it is cut at ``ending``, without a summary."""
-    pinned = tuple(message for message in before.pinned if message.position <= ending.last_position)
-    last, spoke = ending.last, ending.spoke
+    pinned = tuple(message for message in before.pinned if message.position <= last_position)
     if last is None:
-        return Counters(last_position=ending.last_position, pinned=pinned)
-    calls = call_marks(ending.call_ids)
-    open_calls = calls
-    for call_id in ending.answered:
-        open_calls = open_calls.replace(call_mark(call_id), "")
+        return Counters(last_position=last_position, pinned=pinned)
+    items = [row for row in (spoke, *continuing) if row is not None and row.message.role == "assistant"]
+    open_calls = calls = call_marks(call_id for row in items for call_id in row.message.call_ids)
+    for row in continuing:
+        if row.message.tool_call_id is not None:
+            open_calls = open_calls.replace(call_mark(row.message.tool_call_id), "")
     # The exchange that began last is the newest one if nothing came after what continues it.
     newest = last
-    if spoke is not None and (open_calls or ending.is_continued):
+    if spoke is not None and (open_calls or last.answers == spoke.position):
         newest = spoke
     return Counters(
-        last_position=ending.last_position,
-        unpinned_count=ending.last_position - len(pinned),
+        last_position=last_position,
+        unpinned_count=last_position - len(pinned),
         unpinned_tokens=last.tokens_through,
         settled_tokens=newest.tokens_through - newest.tokens,
         newest_position=newest.position,
@@ -328,14 +283,12 @@ def new_ids(count: int) -> tuple[uuid.UUID, ...]:
     now = time.time_ns() * 4096 // 1_000_000
     return tuple(
         [
-            uuid.UUID(int=tick >> 12 << 80 | 7 << 76 | (tick & 0xFFF) << 64 | 2 << 62 | _random_62_bits())
+            uuid.UUID(
+                int=tick >> 12 << 80 | 7 << 76 | (tick & 0xFFF) << 64 | 2 << 62 | int.from_bytes(os.urandom(8)) >> 2
+            )
             for tick in range(now, now + count)
         ]
     )
-
-
-def _random_62_bits() -> int:
-    return int.from_bytes(os.urandom(8)) >> 2
 
 
 class Batch:
@@ -359,32 +312,32 @@ class Batch:
         self.ids = new_ids(len(self.entries)) if ids is None else tuple(ids)
         self.replaces = replaces
         self.key_hash = None if idempotency_key is None else hashlib.sha256(idempotency_key.encode()).hexdigest()
-        self.tokens = sum(entry.tokens for entry in self.entries)
+        tokens, has_items, has_assistant, ends_with_result = 0, False, False, False
+        results, known = [], []
+        for entry in self.entries:
+            message, role = entry.message, entry.message.role
+            tokens += entry.tokens
+            if message.format != CHAT:
+                has_items = True
+            if role == "assistant":
+                has_assistant = True
+            if role not in PINNED_ROLES:
+                ends_with_result = role == "tool"
+            if role == "tool" and not has_assistant:
+                results.append(call_mark(message.tool_call_id or ""))
+                known.append(Entry(_NO_RESULT, entry.tokens))
+            else:
+                known.append(entry)
+        self.tokens = tokens
         # Where items go depends on the message before them. No statement computes it.
-        self.has_items = any(entry.message.format != CHAT for entry in self.entries)
-        roles = [entry.message.role for entry in self.entries]
-        self.has_assistant = "assistant" in roles
-        first_assistant = roles.index("assistant") if self.has_assistant else len(roles)
+        self.has_items = has_items
+        self.has_assistant = has_assistant
+        # Whether the last unpinned entry is a tool result.
+        self.ends_with_result = ends_with_result
         # The results of calls from before the batch.
-        self.leading_results = tuple(
-            call_mark(entry.message.tool_call_id)
-            for entry in self.entries[:first_assistant]
-            if entry.message.tool_call_id is not None
-        )
+        self.leading_results = tuple(results)
         # The effect of the entries after the first assistant message does not depend on the session.
-        known = self.entries
-        if self.leading_results:
-            known = tuple(
-                Entry(ChatMessage.human(""), entry.tokens) if role == "tool" and index < first_assistant else entry
-                for index, (role, entry) in enumerate(zip(roles, known, strict=True))
-            )
-        self.after, self.rows = (_EMPTY, []) if self.has_items else _EMPTY.append(known)
-
-    @property
-    def ends_with_result(self) -> bool:
-        """Whether the last unpinned entry is a tool result."""
-        unpinned = [entry.message.role for entry in self.entries if not entry.message.pinned]
-        return bool(unpinned) and unpinned[-1] == "tool"
+        self.after, self.rows = (_EMPTY, []) if has_items else _EMPTY.append(known)
 
     @functools.cached_property
     def payload_hash(self) -> str:

@@ -35,14 +35,14 @@ class Turn(NamedTuple):
     role: str
 
 
-class _Placed(Protocol):
+class _Position(Protocol):
     @property
     def position(self) -> int: ...
     @property
     def answers(self) -> int | None: ...
 
 
-def starts(turns: Sequence[_Placed], open_position: int = 0) -> list[int]:
+def starts(turns: Sequence[_Position], open_position: int = 0) -> list[int]:
     """Return the indexes in ``turns`` at which an exchange begins, in ascending order.
 
     ``turns`` are unpinned messages in order. If an exchange began before the first turn, its messages have no start
@@ -69,11 +69,11 @@ def starts(turns: Sequence[_Placed], open_position: int = 0) -> list[int]:
     return starts
 
 
-class Placed(NamedTuple):
+class MessageRef(NamedTuple):
     """A stored message with its position.
 
     ``tokens`` were counted at append. ``answers`` is as in :class:`Turn`. ``created_at`` is read to fold the message,
-    and not to show it.
+    and ``tokens_through``, the total of the unpinned tokens, to cut a session after it.
     """
 
     position: int
@@ -81,6 +81,7 @@ class Placed(NamedTuple):
     tokens: int
     answers: int | None = None
     created_at: dt.datetime | None = None
+    tokens_through: int = 0
 
 
 def redacted(message: ChatMessage) -> ChatMessage:
@@ -88,14 +89,14 @@ def redacted(message: ChatMessage) -> ChatMessage:
     return dataclasses.replace(message, content=REDACTED) if message.content == "" else message
 
 
-def well_formed(rows: Iterable[Placed]) -> list[Placed]:
+def well_formed(rows: Iterable[MessageRef]) -> list[MessageRef]:
     """Return unpinned messages as a provider accepts them: every call with its result, every result with its call.
 
     Results stand directly after their call, in the order of the calls. If a result is repeated, the last one counts. A
     call without a result gets a placeholder, with position 0 and 0 tokens. A result without its call is left out.
     """
     rows = list(rows)
-    results: dict[tuple[int, str], Placed] = {}
+    results: dict[tuple[int, str], MessageRef] = {}
     for row in rows:
         if row.answers is not None and row.message.tool_call_id is not None:
             results[row.answers, row.message.tool_call_id] = row
@@ -108,5 +109,5 @@ def well_formed(rows: Iterable[Placed]) -> list[Placed]:
             # One exchange can have several messages with calls. The results answer where it begins.
             begins = row.position if row.answers is None else row.answers
             result = results.get((begins, call_id))
-            arranged.append(result or Placed(0, ChatMessage.tool(NO_RESULT, call_id), 0, begins))
+            arranged.append(result or MessageRef(0, ChatMessage.tool(NO_RESULT, call_id), 0, begins))
     return arranged

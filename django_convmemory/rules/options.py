@@ -12,21 +12,23 @@ from django_convmemory.messages import ChatMessage, check_text
 
 ROLES = ("any", "one_system", "alternating")
 SUMMARY_ROLES = ("system", "developer", "user")
+# How large a prompt may be without a setting, in tokens. The other sizes are shares of it.
+MAX_CONTEXT_TOKENS = 6000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Options:
     """The keys of ``OPTIONS`` besides the strategy's own limit.
 
-    Sizes are in tokens, unless the name says bytes. Times are in seconds.
+    Sizes are in tokens, unless the name says bytes. Times are in seconds. One size decides: ``max_context_tokens``. The
+    summary may have a twelfth of it, pinned messages a quarter, and quotes of recall a tenth.
 
     Raises ValueError, with the name of the option, for a value of the wrong type or out of range.
     """
 
     # What load shows.
-    max_summary_tokens: int = 500
     max_context_tokens: int | None = None
-    max_pinned_tokens: int = 2000
+    max_summary_tokens: int | None = None
     summary_prefix: str = "Summary of earlier conversation: "
     summary_role: str = "system"
     roles: str = "any"
@@ -34,7 +36,6 @@ class Options:
     # What is found again of what is not shown any more.
     index: bool = True
     recall: bool = False
-    recall_tokens: int = 600
 
     # What append accepts.
     max_message_bytes: int = 4 * 1024 * 1024
@@ -45,7 +46,6 @@ class Options:
     max_chunk_tokens: int | None = None  # None: see chunk_tokens.
     max_run_seconds: float = 240.0
     max_attempts: int = 5
-    max_slices: int = 64
     fallback_after: float = 1800.0
     rebuild_stand_ins: bool = True
 
@@ -62,6 +62,44 @@ class Options:
             if getattr(self, name) not in known:
                 raise ValueError(f"option {name} must be one of {', '.join(known)}, not {getattr(self, name)!r}.")
 
+    def sized(self, limit: int | None) -> Options:
+        """Return the options for a strategy that folds what exceeds ``limit`` tokens, or nothing.
+
+        Raises ValueError if even a folded conversation might not fit.
+        """
+        if limit is None:
+            return self
+        usual = max(MAX_CONTEXT_TOKENS, 3 * limit, 2 * (limit + (self.max_summary_tokens or 0)))
+        most = self.max_context_tokens or usual
+        options = dataclasses.replace(self, max_context_tokens=most)
+        needed = limit + options.summary_tokens + options.pinned_tokens
+        if most < needed:
+            raise ValueError(
+                f"option max_context_tokens is {most}, but max_token_limit ({limit}), the summary "
+                f"({options.summary_tokens}) and a quarter for pinned messages need {needed}: even a folded "
+                "conversation might not fit. Raise max_context_tokens, or lower the other two."
+            )
+        return options
+
+    @property
+    def summary_tokens(self) -> int:
+        """The most tokens that a summary may have."""
+        return self.max_summary_tokens or max(_SMALLEST_SUMMARY, self._size // 12)
+
+    @property
+    def pinned_tokens(self) -> int:
+        """The most tokens that the shown pinned messages have together."""
+        return self._size // 4
+
+    @property
+    def recall_tokens(self) -> int:
+        """The most tokens that the quotes of recall have together."""
+        return self._size // 10
+
+    @property
+    def _size(self) -> int:
+        return self.max_context_tokens or MAX_CONTEXT_TOKENS
+
     def summary_message(self, text: str) -> ChatMessage:
         """Return the message that shows a summary."""
         return ChatMessage(self.summary_role, self.summary_prefix + text, kind="summary")
@@ -72,16 +110,14 @@ class Options:
 
 
 TYPES: Mapping[str, Any] = get_type_hints(Options)
+_SMALLEST_SUMMARY = 16
 _MINIMUMS = {
-    "max_summary_tokens": 16,
+    "max_summary_tokens": _SMALLEST_SUMMARY,
     "max_context_tokens": 1,
-    "max_pinned_tokens": 0,
-    "recall_tokens": 0,
     "max_message_bytes": 1,
     "max_chunk_tokens": 100,
     "max_run_seconds": 1,
     "max_attempts": 1,
-    "max_slices": 1,
     "fallback_after": 0,
 }
 

@@ -1,4 +1,6 @@
-"""The rows of the index. A segment holds the terms of up to 128 neighbouring messages as one text.
+"""The index of recall: its rows, the segments, and what a store reads to extend them and to search them.
+
+A segment holds the terms of up to 128 neighbouring messages as one text.
 
 A message is written as one character, its *place*, which stands for its number in the segment. The length of a message
 is the number of its terms. It is one character as well: above 60, it is rounded down by up to 6 %.
@@ -20,8 +22,16 @@ import datetime as dt
 import math
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Self
+
+from django_convmemory.messages import ChatMessage
+from django_convmemory.rules.values import SessionName
+
+# So many characters of a text are indexed.
+MAX_CHARACTERS = 50_000
+# A search reads so many messages that are not indexed yet, the newest ones.
+MOST_UNINDEXED = 512
 
 MAX_MESSAGES = 128
 # In UTF-8. A message that needs more has a segment of its own.
@@ -105,6 +115,14 @@ def trimmed(segment: Segment, last: int) -> Segment:
     draft.sittings = "".join(place for place in draft.sittings if place in PLACES[:count])
     del draft.lengths[count:]
     return draft.segment()
+
+
+def through(index: Sequence[Segment], last: int) -> list[Segment]:
+    """Return the segments of the messages through the position ``last``."""
+    kept = [segment for segment in index if segment.first <= last]
+    if kept and kept[-1].last > last:
+        kept[-1] = trimmed(kept[-1], last)
+    return kept
 
 
 def terms(segment: Segment) -> Iterator[tuple[str, int, int]]:
@@ -208,3 +226,92 @@ class _Draft:
 def _translated(places: Mapping[str, str], table: Mapping[int, None]) -> dict[str, str]:
     """Return ``places`` without those that ``table`` removes, and without the terms that have no others."""
     return {term: left for term, old in places.items() if (left := old.translate(table))}
+
+
+# What a store reads.
+
+
+class Indexable(NamedTuple):
+    """A stored message, as far as the index needs it. ``whole``: nothing that is indexed was left out."""
+
+    position: int
+    created_at: dt.datetime
+    message: ChatMessage
+    redacted: bool
+    whole: bool = True
+
+
+class Unindexed(NamedTuple):
+    """The next messages of a session that are not indexed, and what the index is extended from.
+
+    ``last`` is the last segment, or None if there is none. ``previous`` is the time of the message before the first of
+    ``messages``, which may be read as they are taken.
+    """
+
+    epoch: int
+    indexed_position: int
+    last_position: int
+    last: Segment | None = None
+    previous: dt.datetime | None = None
+    messages: Iterable[Indexable] = ()
+
+
+class Extent(NamedTuple):
+    """A session as a search finds it: how far its messages and its index reach."""
+
+    session_id: int
+    name: SessionName
+    epoch: int
+    indexed_position: int
+    last_position: int
+
+    def unindexed_after(self, before: int | None = None, limit: int = MOST_UNINDEXED) -> int:
+        """Return the position after which a search reads messages that are not indexed, at most ``limit``."""
+        return max(self.indexed_position, self.end(before) - limit)
+
+    def end(self, before: int | None) -> int:
+        """Return the last position that is searched."""
+        return self.last_position if before is None else min(self.last_position, before - 1)
+
+
+class IndexRead(NamedTuple):
+    """A session's index as it is at one moment, in order, and its messages after the position ``after``, in order.
+
+    The message at ``after`` may be among them, for its time. Only positions below ``before`` are searched. ``others``:
+    it is the last one of several sessions, and others were left out.
+    """
+
+    extent: Extent
+    segments: Sequence[Segment]
+    messages: Sequence[Indexable]
+    after: int
+    before: int | None = None
+    others: bool = False
+
+
+def newest_sessions(extents: Sequence[Extent], *, max_messages: int, max_sessions: int) -> list[Extent]:
+    """Return the first of ``extents`` that have at most ``max_messages`` together, and the first one in any case."""
+    chosen: list[Extent] = []
+    total = 0
+    for extent in extents[:max_sessions]:
+        total += extent.last_position
+        if chosen and total > max_messages:
+            break
+        chosen.append(extent)
+    return chosen
+
+
+def unindexed_after(extents: Iterable[Extent]) -> dict[int, int]:
+    """Return for sessions the position after which a search reads messages that are not indexed.
+
+    They are ``MOST_UNINDEXED`` messages in all, those of the first sessions. Sessions of which none is read are left
+    out.
+    """
+    after: dict[int, int] = {}
+    left = MOST_UNINDEXED
+    for extent in extents:
+        position = extent.unindexed_after(limit=left)
+        if position < extent.last_position:
+            after[extent.session_id] = position
+            left -= extent.last_position - position
+    return after

@@ -79,6 +79,7 @@ def stepped(total: int, limit: float, evict_to: float) -> float:
 
 
 _EVERYTHING = View()
+_UNFOLDED = View(summary=True)
 _NEVER = Threshold()
 _NOTHING = Amount()
 # While folding lags behind, what exceeds the limit is left out in steps of a quarter of it.
@@ -243,7 +244,7 @@ class SummaryBuffer(Strategy):
         return self.max_token_limit // 2
 
     def view(self) -> View:
-        return View(summary=True)
+        return _UNFOLDED
 
     @property
     def trims_to(self) -> float:

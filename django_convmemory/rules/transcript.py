@@ -5,29 +5,12 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from django_convmemory.messages import ChatMessage
+from django_convmemory.messages import ChatMessage, spoken
 
 _BRACKETS = str.maketrans("[]", "()")
 _WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-
-
-def spoken(message: ChatMessage) -> str:
-    """Return ``message`` as one text: content, tool calls, and a word in brackets for each part that is not text."""
-    texts = []
-    if isinstance(message.content, str):
-        texts.append(message.content)
-    else:
-        parts = message.content or ()
-        texts += [part["text"] if isinstance(part.get("text"), str) else f"[{part['type']}]" for part in parts]
-    for call in message.tool_calls:
-        function = call.get("function") or call.get("custom")
-        if not isinstance(function, Mapping):
-            function = {}
-        arguments = function.get("arguments", function.get("input", ""))
-        texts.append(f"[calls {function.get('name', 'a tool')}({arguments})]")
-    return "\n".join(text for text in texts if text)
 
 
 def of(turns: Sequence[ChatMessage], days: Sequence[dt.date | None]) -> str:

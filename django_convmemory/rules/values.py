@@ -24,7 +24,7 @@ from django_convmemory.exceptions import (
 )
 from django_convmemory.messages import ChatMessage
 from django_convmemory.rules.counters import Counters, Covered, Pinned
-from django_convmemory.rules.exchanges import Placed
+from django_convmemory.rules.exchanges import MessageRef
 from django_convmemory.rules.strategies import View
 
 
@@ -62,21 +62,28 @@ class SessionName:
         return f"u:{self.owner_id}" if self.owner_id is not None else f"v:{self.visitor}" if self.visitor else ""
 
 
-class Appended(NamedTuple):
-    """The result of an append.
+class Receipt(NamedTuple):
+    """The positions and the tokens of the messages that ``append`` stored.
 
-    ``due`` says whether the session is due now, and ``turned_due`` whether this append made it due. ``ids`` has the id
-    of each row.
+    ``due``: a compaction of the session is due. ``replayed``: nothing was stored, because the idempotency key was used
+    before for the same content. The positions and the ids are those of the first time. ``ids`` has the id of each row:
+    a message keeps it, and no other message of the session ever has it.
     """
 
-    session_id: int
     first_position: int
     last_position: int
     tokens: int
     due: bool
-    turned_due: bool
     replayed: bool
     ids: tuple[uuid.UUID, ...]
+
+
+class Appended(NamedTuple):
+    """The result of a store's append. ``turned_due`` says whether this append made the session due."""
+
+    session_id: int
+    receipt: Receipt
+    turned_due: bool
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -119,8 +126,8 @@ class Snapshot(NamedTuple):
     revision: int
     epoch: int
     summary: SummaryVersion | None
-    pinned: Sequence[Placed]
-    tail: Sequence[Placed]
+    pinned: Sequence[MessageRef]
+    tail: Sequence[MessageRef]
 
 
 class StoredMessage(NamedTuple):
@@ -219,25 +226,6 @@ class NewVersion:
             self.identifiers,
             self.model_length,
         )
-
-
-# All times are in seconds. The wait before an attempt doubles each time; the real wait is half of it on average.
-FIRST_WAIT, LONGEST_WAIT = 8.0, 3600.0
-# The real waits before the attempts of a claim are added to its lease: see wait_after_lease.
-_LAST_DOUBLING = 9
-
-
-def backoff(attempts: int) -> float:
-    """Return the longest wait after so many attempts."""
-    return min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(attempts, _LAST_DOUBLING))
-
-
-def wait_after_lease(attempts: int) -> float:
-    """Return how long a session waits after the end of the lease if the process that makes this attempt is killed.
-
-    A process that is killed the first time is no sign that the session kills it.
-    """
-    return 0.0 if attempts <= 1 else backoff(attempts)
 
 
 class AttemptOutcome(enum.StrEnum):

@@ -1,4 +1,7 @@
-"""Search: finds stored messages by their words, folded or not."""
+"""Search: finds stored messages by their words, folded or not.
+
+A search reads sessions with their index, ranks their messages, and reads the best ones.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +9,41 @@ import heapq
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from django_convmemory.exceptions import InvalidArgument
-from django_convmemory.rules.segments import Segment
-from django_convmemory.rules.transcript import spoken
-from django_convmemory.rules.values import StoredMessage
-from django_convmemory.search import excerpts, indexing, queries, ranking
+from django_convmemory.messages import spoken
+from django_convmemory.rules import segments
+from django_convmemory.rules.segments import IndexRead, Segment
+from django_convmemory.rules.values import SessionName, StoredMessage
+from django_convmemory.search import hits, indexing, ranking
 from django_convmemory.search.hits import Hit, Hits
-from django_convmemory.search.indexing import Searchable
-from django_convmemory.search.queries import Query
 from django_convmemory.search.ranking import Match
+from django_convmemory.search.tokenizer import Query
 from django_convmemory.store.either import Store
 
 MAX_HITS = 100
 MAX_NEIGHBOURS = 10
+# A search of several sessions reads so many messages together.
+MAX_MESSAGES = 100_000
 # So many sessions are indexed at most because a search has found them not indexed.
 _INDEXED_FOR_SEARCH = 100
+# What reading a segment raises whose text is not in the form that rules.segments defines.
+_DAMAGE = (ValueError, LookupError)
+
+
+class Searchable(NamedTuple):
+    """A session as a search sees it.
+
+    - ``segments``: its index, in order. The last ones may be made from messages that are not indexed yet.
+    - ``complete``: False if messages were left out: of those that are not indexed only the newest 512 are read, none of
+      them with a large image, and of the sessions of a person only the newest ones.
+    - ``unindexed``: how many of its messages are not indexed, whether or not they are read.
+    """
+
+    session_id: int
+    name: SessionName
+    epoch: int
+    segments: Sequence[Segment]
+    complete: bool
+    unindexed: int = 0
 
 
 class RankedMessage(NamedTuple):
@@ -30,6 +53,36 @@ class RankedMessage(NamedTuple):
     match: Match
     stored: StoredMessage
     neighbours: tuple[StoredMessage, ...] = ()
+
+
+def searchable(read: IndexRead) -> Searchable:
+    """Return a session that was read: its index, and after it one of the messages that are not indexed yet."""
+    try:
+        return _joined(read)
+    except _DAMAGE:
+        extent = read.extent
+        indexing.warn_of_damage(extent.session_id)
+        return Searchable(extent.session_id, extent.name, extent.epoch, [], complete=False)
+
+
+def _joined(read: IndexRead) -> Searchable:
+    extent, end, indexed = read.extent, read.extent.end(read.before), read.extent.indexed_position
+    known = segments.through(read.segments, end)
+    unindexed = max(0, end - indexed)
+    messages = [stored for stored in read.messages if max(read.after, indexed) < stored.position <= end]
+    if messages:
+        # The newest ones.
+        messages = [*indexing.portion(reversed(messages))][::-1]
+        first = messages[0].position
+        last, previous = None, None
+        # If messages are left out before them, a sitting begins: the last message of the index is no neighbour.
+        if first == indexed + 1:
+            last = known.pop() if known else None
+            previous = next((stored.created_at for stored in read.messages if stored.position == indexed), None)
+        more = segments.extended(last, first, list(indexing.documents(messages, previous)))
+        known += more if last is None or more[0].first == last.first else [last, *more]
+    complete = len(messages) >= unindexed and all(stored.whole for stored in messages) and not read.others
+    return Searchable(extent.session_id, extent.name, extent.epoch, known, complete, unindexed)
 
 
 def to_index(searched: Sequence[Searchable]) -> list[int]:
@@ -42,13 +95,6 @@ def to_index(searched: Sequence[Searchable]) -> list[int]:
     behind = [session for session in searched if session.unindexed]
     longest = heapq.nlargest(_INDEXED_FOR_SEARCH, behind, key=lambda session: session.unindexed)
     return [session.session_id for session in longest]
-
-
-def query_of(text: object) -> Query:
-    """Return ``text`` as a query. Raises InvalidArgument if it is no text."""
-    if not isinstance(text, str):
-        raise InvalidArgument(f"The query must be a string, not {type(text).__name__}.")
-    return queries.query(text)
 
 
 def search(
@@ -67,38 +113,30 @@ def search(
     They have positions above ``after`` and below ``before``. Each has its ``neighbours`` on both sides.
     """
     matches, sound = rank(sessions, query, limit=offset + limit, after=after, before=before)
-    hits = Hits(hit(found, query) for found in read(store, sessions, matches[offset:], neighbours=neighbours))
-    hits.complete = sound and all(session.complete for session in sessions)
-    return hits
+    found = Hits(hit(each, query) for each in read(store, sessions, matches[offset:], neighbours=neighbours))
+    found.complete = sound and all(session.complete for session in sessions)
+    return found
 
 
 def rank(
-    sessions: Sequence[Searchable],
-    query: Query,
-    *,
-    limit: int,
-    after: int | None = None,
-    before: int | None = None,
+    sessions: Sequence[Searchable], query: Query, *, limit: int, after: int | None = None, before: int | None = None
 ) -> tuple[list[Match], bool]:
     """Return the matches of :func:`.ranking.rank`, and whether the index of each session could be read.
 
     One damaged row does not keep the messages of other sessions from being found.
     """
-    bounds = {"after": after, "before": before}
+    searched = [session.segments for session in sessions]
     try:
-        return ranking.rank([session.segments for session in sessions], query, limit=limit, **bounds), True
-    except indexing.DAMAGE:
+        return ranking.rank(searched, query, limit=limit, after=after, before=before), True
+    except _DAMAGE:
         # Each session is read by itself.
-        segments: list[Sequence[Segment]] = []
-        for session in sessions:
+        for number, session in enumerate(sessions):
             try:
                 ranking.rank([session.segments], query, limit=1)
-            except indexing.DAMAGE:
+            except _DAMAGE:
                 indexing.warn_of_damage(session.session_id)
-                segments.append([])
-            else:
-                segments.append(session.segments)
-        return ranking.rank(segments, query, limit=limit, **bounds), False
+                searched[number] = []
+        return ranking.rank(searched, query, limit=limit, after=after, before=before), False
 
 
 def read(
@@ -130,7 +168,7 @@ def read(
 def hit(found: RankedMessage, query: Query, *, length: int = 240) -> Hit:
     """Return a match as a hit, with an excerpt of at most ``length`` characters."""
     stored = found.stored
-    text, marks = excerpts.excerpt(spoken(stored.message), query, length=length)
+    text, marks = hits.excerpt(spoken(stored.message), query, length=length)
     return Hit(
         session=found.searchable.name,
         position=stored.position,

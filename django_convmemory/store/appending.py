@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import time
 from typing import Any
 
-from django.db import IntegrityError, connections
+from django.db import IntegrityError, connections, router
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_convmemory import exceptions, models
@@ -40,7 +41,7 @@ class Appending(Database):
         counter.
         Raises :class:`~django_convmemory.exceptions.ToolResultRefused`, ``TooManyPinned``, ``IdempotencyConflict``.
         """
-        using = self.using
+        using = self._using or router.db_for_write(models.Session)
         if batch.key_hash is None:
             return append_new(using, name, batch, threshold, counter=counter)
         for _ in range(_TRIES):
@@ -66,32 +67,22 @@ def _contended(name: SessionName) -> exceptions.SessionContended:
 def append_new(using: str, name: SessionName, batch: Batch, threshold: Threshold, *, counter: str) -> values.Appended:
     """Store ``batch``. Raises IntegrityError if its key is used."""
     connection = connections[using]
+    content = None if batch.key_hash is None else used_keys.content_of(batch)
     append = _APPENDS.get(connection.vendor, _append_locking)
     if batch.has_items or len(batch.leading_results) > _MAX_RESULTS:
         append = _append_locking
-    content = None if batch.key_hash is None else used_keys.content_of(batch)
     # The append is one statement, which is a transaction by itself.
     single = append is _append_in_one and len(batch.entries) <= sql.ROWS_PER_INSERT
-
-    def work() -> sql.Advanced | None:
-        return append(connection, name, batch, threshold, counter, content)
-
+    work = functools.partial(append, connection, name, batch, threshold, counter, content)
     for number in range(_TRIES):
         if number > 1:
             time.sleep(random.uniform(0, _LONGEST_PAUSE))  # noqa: S311
-        advanced = transactions.run(using, work, savepoint=content is not None, atomic=not single)
+        advanced = transactions.run(connection, work, savepoint=content is not None, atomic=not single)
         if advanced is not None:
-            first = advanced.last_position - len(batch.entries) + 1
-            return values.Appended(
-                advanced.session_id,
-                first,
-                advanced.last_position,
-                batch.tokens,
-                advanced.due,
-                advanced.turned_due,
-                replayed=False,
-                ids=batch.ids,
-            )
+            last = advanced.last_position
+            first = last - len(batch.entries) + 1
+            receipt = values.Receipt(first, last, batch.tokens, advanced.due, replayed=False, ids=batch.ids)
+            return values.Appended(advanced.session_id, receipt, advanced.turned_due)
         _prepare(using, name, batch)
     raise _contended(name)
 
@@ -150,8 +141,11 @@ def _append_in_one(
 ) -> sql.Advanced | None:
     with connection.cursor() as cursor:
         preparing.execute(cursor, *sql.append_in_one(name, batch, threshold, counter=counter, content=content))
-        advanced = sql.Advanced.of(cursor.fetchone())
-        if advanced is not None and len(batch.entries) > sql.ROWS_PER_INSERT:
+        row = cursor.cursor.fetchone()
+        if row is None:
+            return None
+        advanced = sql.Advanced(*row)
+        if len(batch.entries) > sql.ROWS_PER_INSERT:
             _insert(cursor, "postgresql", batch, advanced, sql.ROWS_PER_INSERT)
         return advanced
 
@@ -166,14 +160,16 @@ def _append_in_two(
 ) -> sql.Advanced | None:
     with connection.cursor() as cursor:
         cursor.execute(*sql.advance("sqlite", name, batch, threshold, counter=counter))
-        advanced = sql.Advanced.of(cursor.fetchone())
-        if advanced is None:
+        with connection.wrap_database_errors:
+            row = cursor.cursor.fetchone()
+        if row is None:
             return None
-        if advanced.turned_due:
-            # The tail exceeds the threshold. It may have done so before.
-            advanced = advanced._replace(due=True, turned_due=not advanced.due)
-        if advanced.turned_due:
-            cursor.execute(*sql.mark_due(advanced.session_id))
+        session_id, last_position, unpinned_tokens, answered_position, due, is_over = row
+        turned_due = bool(is_over) and not due
+        if turned_due:
+            cursor.execute(*sql.mark_due(session_id))
+        due = bool(due or is_over)
+        advanced = sql.Advanced(session_id, last_position, unpinned_tokens, answered_position, due, turned_due)
         _use_key(cursor, batch, content, advanced)
         _insert(cursor, "sqlite", batch, advanced)
         return advanced

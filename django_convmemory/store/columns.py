@@ -11,13 +11,14 @@ import enum
 import json
 import operator
 import uuid
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 from django_convmemory.messages import CHAT, ChatMessage, FrozenDict, dumps, frozen_json
 from django_convmemory.rules import exchanges
 from django_convmemory.rules.counters import Entry, Row
-from django_convmemory.rules.exchanges import Placed
+from django_convmemory.rules.exchanges import MessageRef
+from django_convmemory.rules.segments import Indexable
 from django_convmemory.rules.values import StoredMessage
 
 # Stands for the position of a call that was made before the batch.
@@ -33,40 +34,22 @@ class Kind(enum.Enum):
     TOTAL = "The session's unpinned tokens are added."
     CALL = "It is a position too, but LEADING stands for the newest tool calls of the session."
     TIME = "None is replaced by the database's time."
-    UUID = "Outside of PostgreSQL it is stored as hex digits."
-
-
-class Source(NamedTuple):
-    """A message to be stored with its id, and where it goes."""
-
-    message: ChatMessage
-    entry: Entry
-    row: Row
-    id: uuid.UUID | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a message.
-
-    ``type`` is its type in PostgreSQL. ``value`` makes its value. An append leaves a column without ``value`` out.
-    """
+    """A column of a message, with its type in PostgreSQL."""
 
     name: str
     type: str
-    kind: Kind
-    value: Callable[[Source], Any] | None
+    kind: Kind = Kind.PLAIN
     _: dataclasses.KW_ONLY
     # load() and history() read the column. It restores the field of ChatMessage that has the same name.
     read: bool = False
-    # A redaction makes the value again from the emptied message. Then ``value`` may use ``source.message`` only.
+    # A redaction makes the value again from the emptied message. Then the value depends on the message only.
     redacted: bool = False
-
-
-def text_of(message: ChatMessage) -> str | None:
-    """Return the content of a message if it is text, or None."""
-    content = message.content
-    return content if isinstance(content, str) else None
+    # An append leaves the column out.
+    appended: bool = True
 
 
 def wire_of(message: ChatMessage) -> dict[str, Any] | None:
@@ -89,57 +72,62 @@ def wire_of(message: ChatMessage) -> dict[str, Any] | None:
 WIRE_FIELDS = frozenset({"content", "name", "tool_calls", "tool_call_id", "extra"})
 
 
-def format_of(message: ChatMessage) -> str | None:
-    """Return the name of the form in which a message came, or None if it came as a chat message."""
-    return None if message.format == CHAT else message.format
-
-
-# The one place where a message becomes a row. The statements name the columns in this order.
+# The statements name the columns in this order. row_values() makes their values.
 MESSAGE_COLUMNS = (
-    Column("role", "text", Kind.PLAIN, lambda source: source.message.role, read=True),
-    Column("kind", "text", Kind.PLAIN, lambda source: source.message.kind, read=True),
+    Column("role", "text", read=True),
+    Column("kind", "text", read=True),
     # Content that is not text is in ``wire``.
-    Column("content", "text", Kind.PLAIN, lambda source: text_of(source.message), read=True, redacted=True),
-    Column("wire", "text", Kind.JSON, lambda source: wire_of(source.message), read=True, redacted=True),
-    Column("metadata", "text", Kind.JSON, lambda source: source.message.metadata, read=True, redacted=True),
+    Column("content", "text", read=True, redacted=True),
+    Column("wire", "text", Kind.JSON, read=True, redacted=True),
+    Column("metadata", "text", Kind.JSON, read=True, redacted=True),
     # load() does not read an item: the message stands for it.
-    Column("format", "text", Kind.PLAIN, lambda source: format_of(source.message)),
-    Column("item", "text", Kind.JSON, lambda source: source.message.item, redacted=True),
-    Column("usage", "text", Kind.JSON, lambda source: source.entry.usage),
-    Column("tokens", "int", Kind.PLAIN, lambda source: source.entry.tokens),
-    Column("tokens_through", "bigint", Kind.TOTAL, lambda source: source.row.tokens_through),
-    Column("position", "bigint", Kind.POSITION, lambda source: source.row.position),
-    Column("answers", "bigint", Kind.CALL, lambda source: source.row.answers),
-    Column("public_id", "uuid", Kind.UUID, lambda source: source.id),
-    Column("created_at", "timestamptz", Kind.TIME, lambda source: source.entry.created_at),
-    Column("redacted_at", "timestamptz", Kind.PLAIN, None),
+    Column("format", "text"),
+    Column("item", "text", Kind.JSON, redacted=True),
+    Column("usage", "text", Kind.JSON),
+    Column("tokens", "int"),
+    Column("tokens_through", "bigint", Kind.TOTAL),
+    Column("position", "bigint", Kind.POSITION),
+    Column("answers", "bigint", Kind.CALL),
+    Column("public_id", "uuid"),
+    Column("created_at", "timestamptz", Kind.TIME),
+    Column("redacted_at", "timestamptz", appended=False),
 )
-APPENDED = tuple(column for column in MESSAGE_COLUMNS if column.value is not None)
-_VALUES = [(column.value, column.kind is Kind.JSON) for column in APPENDED if column.value is not None]
+APPENDED = tuple(column for column in MESSAGE_COLUMNS if column.appended)
 
 
-def row_values(source: Source) -> list[Any]:
-    """Return the values of the columns ``APPENDED``."""
-    values = []
-    for make, is_json in _VALUES:
-        value = make(source)
-        values.append((dumps(value) if value else None) if is_json else value)
-    return values
+def row_values(entry: Entry, row: Row, message_id: uuid.UUID) -> dict[str, Any]:
+    """Return the values of the columns ``APPENDED``. This is the one place where a message becomes a row."""
+    message = entry.message
+    wire = wire_of(message)
+    return {
+        "role": message.role,
+        "kind": message.kind,
+        "content": message.content if isinstance(message.content, str) else None,
+        "wire": dumps(wire) if wire else None,
+        "metadata": dumps(message.metadata) if message.metadata else None,
+        "format": None if message.format == CHAT else message.format,
+        "item": dumps(message.item) if message.item else None,
+        "usage": dumps(entry.usage) if entry.usage else None,
+        "tokens": entry.tokens,
+        "tokens_through": row.tokens_through,
+        "position": row.position,
+        "answers": row.answers,
+        "public_id": message_id.hex,
+        "created_at": entry.created_at,
+    }
 
 
 def redacted_values(message: ChatMessage) -> dict[str, Any]:
     """Return what a redaction of ``message`` stores, by column, as values for the ORM."""
     emptied = message.emptied()
-    source = Source(emptied, Entry(emptied, 0), Row(0, 0, None), None)
-    values = zip(APPENDED, row_values(source), strict=True)
-    return {
-        column.name: json.loads(value) if column.kind is Kind.JSON and value is not None else value
-        for column, value in values
-        if column.redacted
-    }
+    values = row_values(Entry(emptied, 0), Row(0, 0, None), uuid.UUID(int=0))
+    redacted = {column.name: values[column.name] for column in MESSAGE_COLUMNS if column.redacted}
+    json_names = [column.name for column in MESSAGE_COLUMNS if column.redacted and column.kind is Kind.JSON]
+    return redacted | {name: json.loads(redacted[name]) for name in json_names if redacted[name] is not None}
 
 
 READ_NAMES = tuple(column.name for column in MESSAGE_COLUMNS if column.read)
+JSON_NAMES = frozenset(column.name for column in MESSAGE_COLUMNS if column.kind is Kind.JSON)
 # message_of() takes the columns role, kind, content, wire and metadata, and then these.
 MORE_NAMES = READ_NAMES[5:]
 _read = operator.attrgetter(*READ_NAMES)
@@ -216,14 +204,28 @@ def stored_message(
     return StoredMessage(position, created_at, message, tokens, redacted_at is not None, public_id)
 
 
+# The columns that indexable() takes.
+INDEXED_NAMES = ("position", "created_at", "redacted_at", "role", "kind", "content", "wire", *MORE_NAMES)
+
+
+def indexable(values: Sequence[Any], *, whole: bool = True) -> Indexable:
+    """Return a row with the columns ``INDEXED_NAMES`` as the index needs it.
+
+    Unless ``whole``, only the beginning of the wire form was read, which is left out.
+    """
+    position, created_at, redacted_at, role, kind, content, wire, *more = values
+    message = message_of(role, kind, content, wire if whole else None, None, more)
+    return Indexable(position, created_at, message, redacted_at is not None, whole)
+
+
 def _frozen(value: Any) -> FrozenDict:
     frozen: FrozenDict = frozen_json(json.loads(value) if isinstance(value, str) else value)
     return frozen
 
 
-def placed(rows: Any) -> list[Placed]:
+def placed(rows: Any) -> list[MessageRef]:
     """Return the messages of rows with the columns ``PLACED_NAMES``, by position."""
-    rows_placed: list[Placed] = []
+    rows_placed: list[MessageRef] = []
     longer = bool(MORE_NAMES)  # Slicing each row for nothing would take a fifth of the time.
     restore, new = ChatMessage.restore, tuple.__new__  # A named tuple's own constructor takes three times as long.
     for row in rows:
@@ -233,6 +235,6 @@ def placed(rows: Any) -> list[Placed]:
         else:
             message = restore(role, content, kind)  # The usual case. A call more would take a tenth of the time.
         shown = exchanges.redacted(message) if redacted else message
-        rows_placed.append(new(Placed, (position, shown, tokens, answers, None)))
+        rows_placed.append(new(MessageRef, (position, shown, tokens, answers, None, 0)))
     rows_placed.sort()  # By position, which is unique.
     return rows_placed

@@ -54,15 +54,12 @@ class Database:
             return session_id if name.row_id in (None, session_id) else None
         return None
 
-    def _constant_id(self, connection: BaseDatabaseWrapper, name: SessionName) -> int | None:
+    def _constant_id(self, connection: BaseDatabaseWrapper, name: SessionName) -> int:
         """Return the id of a session whose messages are partitioned, to be a constant in the next statement.
 
-        None: they are not partitioned, so one statement does it all. 0: there is no such session. The next statement
-        still has to compare the name, because another session may have it by then. ``row_id`` of the name is taken as
-        it is.
+        0: there is no such session. The next statement still has to compare the name, because another session may have
+        it by then. ``row_id`` of the name is taken as it is.
         """
-        if not is_partitioned(connection):
-            return None
         if name.row_id is not None:
             return name.row_id
         with connection.cursor() as cursor:

@@ -6,21 +6,21 @@ reads after that is current. And SQLite refuses a write in a transaction that ha
 
 from __future__ import annotations
 
-import itertools
 import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from django.db import IntegrityError, connections
-from django.db.models import F, QuerySet
+from django.db.models import Case, F, QuerySet, When
 from django.db.models.functions import Coalesce
 
 from django_convmemory import models
 from django_convmemory.clock import Clock
 from django_convmemory.messages import PINNED_ROLES
-from django_convmemory.rules import counters as counting, values
-from django_convmemory.rules.counters import Batch, Counters, Covered, Ending, Placing, Standing, rewound
+from django_convmemory.rules import values
+from django_convmemory.rules.counters import Batch, Counters, Covered, rewound
 from django_convmemory.rules.creations import Creation
+from django_convmemory.rules.exchanges import MessageRef
 from django_convmemory.rules.strategies import Threshold
 from django_convmemory.rules.values import Appended, Edited, Redaction, SessionName, StoredMessage
 from django_convmemory.store import (
@@ -251,7 +251,7 @@ def clear(using: str, name: SessionName) -> None:
 
 def _cut(using: str, session: models.Session, after: int, threshold: Threshold) -> tuple[int, Edited]:
     """Delete the messages after ``after`` of a session whose row is locked. Return their number."""
-    counters = rewound(session.counters, _ending(using, session.pk, after))
+    counters = _rewound(using, session, after)
     removed, _ = models.Message.objects.using(using).filter(session=session, position__gt=after).delete()
     # The summaries of these messages are emptied too. A later redaction could not find them any more.
     models.Summary.objects.using(using).filter(session=session, last_position__gt=after).empty()
@@ -425,7 +425,7 @@ def fork(
         fork_position=at,
         **creating.columns_of(creation),
     )
-    counters = rewound(session.counters, _ending(using, session.pk, at))
+    counters = _rewound(using, session, at)
     with connections[using].cursor() as cursor:
         cursor.execute(*sql.copy_messages(connections[using].vendor, session.pk, copy.pk, at))
         cursor.execute(*sql.copy_summaries(session.pk, copy.pk, at))
@@ -481,7 +481,15 @@ def begin(sessions: QuerySet[models.Session], *, updated: bool = True) -> int:
     The lease, the due mark and the failures are cleared. A worker that is still folding cannot publish. Without
     ``updated``, the time of the last change stays.
     """
-    changes: dict[str, Any] = {**models.NOT_COMPACTING, "epoch": F("epoch") + 1, "revision": F("revision") + 1}
+    # A rebuild that is running has put its next try off. It loses its lease here, so the next one begins soon.
+    is_running = When(rebuild_after__isnull=False, lease_expires_at__gt=Clock(), then=Clock())
+    changes: dict[str, Any] = {
+        # Before the lease changes: MariaDB evaluates an UPDATE from left to right.
+        "rebuild_after": Case(is_running, default=F("rebuild_after")),
+        **models.NOT_COMPACTING,
+        "epoch": F("epoch") + 1,
+        "revision": F("revision") + 1,
+    }
     if updated:
         changes["updated_at"] = Clock()
     return sessions.update(**changes)
@@ -513,38 +521,32 @@ def finish(
         indexed_position=indexed_position,
         current_version=current.version if current else 0,
         due_since=Clock() if due else None,
-        rebuild_after=Clock() if stands_in else None,
+        # If the last rebuild has failed, an edit does not begin the next one before its time.
+        rebuild_after=Coalesce("rebuild_after", Clock()) if stands_in else None,
     )
     return Edited(session_id, due)
 
 
-def _ending(using: str, session_id: int, position: int) -> Ending:
-    """Read how the messages through ``position`` end."""
-    rows = models.Message.objects.using(using).filter(session_id=session_id, position__lte=position)
+def _rewound(using: str, session: models.Session, position: int) -> Counters:
+    """Return the counters of the session if it ends at ``position``, without a summary."""
+    rows = models.Message.objects.using(using).filter(session=session, position__lte=position)
     rows = transactions.latest(rows)
     backwards = rows.order_by("-position")
-    last = _placing(backwards.exclude(role__in=PINNED_ROLES))
-    spoke = _placing(backwards.filter(role="assistant", answers__isnull=True))
+    last = _refs(backwards.exclude(role__in=PINNED_ROLES)[:1])
+    spoke = _refs(backwards.filter(role="assistant", answers__isnull=True)[:1])
     continuing = []
-    if spoke is not None:
-        begins = spoke.standing.position
-        following = rows.filter(position__gt=begins, answers=begins).order_by("position")
-        continuing = list(itertools.starmap(_placed, following.values_list(*_PLACING_NAMES)))
-    return counting.ending(position, last, spoke, continuing)
+    if spoke:
+        begins = spoke[0].position
+        continuing = _refs(rows.filter(position__gt=begins, answers=begins).order_by("position"))
+    return rewound(session.counters, position, last[0] if last else None, spoke[0] if spoke else None, continuing)
 
 
-_PLACING_NAMES = ("position", "tokens", "tokens_through", "answers", "role", "wire")
-
-
-def _placing(rows: QuerySet[models.Message]) -> Placing | None:
-    """Return the first of ``rows``."""
-    row = rows.values_list(*_PLACING_NAMES).first()
-    return _placed(*row) if row else None
-
-
-def _placed(position: int, tokens: int, tokens_through: int, answers: int | None, role: str, wire: Any) -> Placing:
-    message = columns.message_of(role, "", "", wire, None)
-    return Placing(Standing(position, tokens, tokens_through), answers, message)
+def _refs(rows: QuerySet[models.Message]) -> list[MessageRef]:
+    names = ("position", "role", "wire", "tokens", "answers", "tokens_through")
+    return [
+        MessageRef(position, columns.message_of(role, "", "", wire, None), tokens, answers, None, through)
+        for position, role, wire, tokens, answers, through in rows.values_list(*names)
+    ]
 
 
 # Deleting the end of a conversation and appending to the rest, in one transaction.

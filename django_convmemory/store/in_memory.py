@@ -15,44 +15,19 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 from django_convmemory import exceptions
 from django_convmemory.messages import ChatMessage, frozen_json
-from django_convmemory.rules import creations, exchanges, indexable, segments, used_keys, values
-from django_convmemory.rules.breaker import KNOWN_FOR, OPEN, Breaker, Reason
-from django_convmemory.rules.counters import (
-    Batch,
-    Counters,
-    Covered,
-    Ending,
-    Placing,
-    Previous,
-    Standing,
-    ending,
-    rewound,
-)
+from django_convmemory.rules import creations, exchanges, segments, used_keys, values
+from django_convmemory.rules.counters import Batch, Counters, Covered, Previous, rewound
 from django_convmemory.rules.creations import Creation
-from django_convmemory.rules.exchanges import Placed, Turn
-from django_convmemory.rules.indexable import Extent, Indexable, IndexRead, Unindexed
-from django_convmemory.rules.segments import Segment
+from django_convmemory.rules.exchanges import MessageRef, Turn
+from django_convmemory.rules.pause import Pause, wait_after_lease
+from django_convmemory.rules.segments import Extent, Indexable, IndexRead, Segment, Unindexed
 from django_convmemory.rules.strategies import Threshold, View
-from django_convmemory.rules.values import (
-    Appended,
-    Attempted,
-    AttemptOutcome,
-    AttemptRecord,
-    Claim,
-    Edited,
-    Forked,
-    NewVersion,
-    Redaction,
-    SessionName,
-    StoredMessage,
-    SummaryVersion,
-)
+from django_convmemory.rules.values import Claim, Edited, SessionName
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -72,10 +47,10 @@ class Message:
     redacted: bool = False
 
     @property
-    def placed(self) -> Placed:
+    def ref(self) -> MessageRef:
         message = self.message.without_item()
         message = exchanges.redacted(message) if self.redacted else message
-        return Placed(self.position, message, self.tokens, self.answers, self.created_at)
+        return MessageRef(self.position, message, self.tokens, self.answers, self.created_at, self.tokens_through)
 
     @property
     def indexable(self) -> Indexable:
@@ -88,10 +63,6 @@ class Message:
     @property
     def stored(self) -> values.StoredMessage:
         return self.with_item._replace(message=self.message.without_item())
-
-    @property
-    def placing(self) -> Placing:
-        return Placing(Standing(self.position, self.tokens, self.tokens_through), self.answers, self.message)
 
     @property
     def previous(self) -> Previous:
@@ -113,7 +84,7 @@ class UsedKey:
 
 @dataclasses.dataclass(slots=True)
 class Version:
-    value: SummaryVersion
+    value: values.SummaryVersion
     covered: Covered
     parent_version: int | None
     prompt_hash: str
@@ -160,7 +131,7 @@ class Session:
         return str(self.id)
 
     @property
-    def summary(self) -> SummaryVersion | None:
+    def summary(self) -> values.SummaryVersion | None:
         return self.versions[self.current_version].value if self.current_version else None
 
     @property
@@ -191,8 +162,10 @@ class Session:
             if used.gone_at is None and used.last_position > after:
                 self.keys[key_hash] = dataclasses.replace(used, gone_at=now)
 
-    def stop_compaction(self) -> None:
+    def stop_compaction(self, now: float) -> None:
         """Clear the lease, the due mark and the failures. A worker that is still folding cannot publish."""
+        if self.rebuild_after is not None and self.is_leased(now):
+            self.rebuild_after = now
         self.due_since = self.queued_at = self.next_attempt_at = None
         self.attempts, self.lease_token, self.lease_expires_at, self.last_error = 0, "", 0.0, ""
         self.epoch += 1
@@ -210,33 +183,34 @@ class Session:
 
 @dataclasses.dataclass(slots=True)
 class AliasState:
-    failures: int = 0
-    last_session: int | None = None
-    since: float | None = None
-    until: float | None = None
-    reason: str = ""
-    error: str = ""
+    pause: Pause
     threshold: Threshold | None = None
-
-    @property
-    def is_open(self) -> bool:
-        return self.reason in OPEN
 
 
 # The store.
 
 
-def _locked(method: Callable[Concatenate[InMemoryStore, P], T]) -> Callable[Concatenate[InMemoryStore, P], T]:
-    """Run a method under the store's lock, so that it sees and leaves a whole state."""
+def _locked(store: type[T]) -> type[T]:
+    """Run each public method under the store's lock, so that it sees and leaves a whole state.
 
-    @functools.wraps(method)
-    def under_lock(self: InMemoryStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        with self._lock:
-            return method(self, *args, **kwargs)
+    Except ``on_commit``: what it calls may wait for another thread.
+    """
 
-    return under_lock
+    def locked(method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def under_lock(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+            with self._lock:
+                return method(self, *args, **kwargs)
+
+        return under_lock
+
+    for name, method in list(vars(store).items()):
+        if callable(method) and not name.startswith("_") and name != "on_commit":
+            setattr(store, name, locked(method))
+    return store
 
 
+@_locked
 class InMemoryStore:
     """Keeps sessions in dicts, under one lock. Safe for threads.
 
@@ -244,7 +218,7 @@ class InMemoryStore:
     """
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        self.attempts: list[Attempted] = []
+        self.attempts: list[values.Attempted] = []
         self._lock = threading.RLock()
         self._clock = clock
         self._sessions: dict[int, Session] = {}
@@ -299,7 +273,7 @@ class InMemoryStore:
 
     def _alias(self, alias: str) -> AliasState:
         """Return the state of an alias, which can be changed."""
-        return self._aliases.setdefault(alias, AliasState())
+        return self._aliases.setdefault(alias, AliasState(Pause(moment(self._clock()))))
 
     def owner_id(self, owner: Any) -> Any:
         owner_id = getattr(owner, "pk", None)
@@ -307,8 +281,7 @@ class InMemoryStore:
             raise values.no_owner(owner)
         return owner_id
 
-    @_locked
-    def append(self, name: SessionName, batch: Batch, threshold: Threshold, *, counter: str) -> Appended:
+    def append(self, name: SessionName, batch: Batch, threshold: Threshold, *, counter: str) -> values.Appended:
         session = self.session(name) or Session(0, name)
         replayed = _replay(session, batch, self._clock())
         if replayed is not None:
@@ -333,21 +306,11 @@ class InMemoryStore:
         turned_due = session.due_since is None and session.is_over(threshold)
         if turned_due:
             session.due_since = self._clock()
-        return Appended(
-            session.id,
-            rows[0].position,
-            rows[-1].position,
-            batch.tokens,
-            session.due_since is not None,
-            turned_due,
-            replayed=False,
-            ids=batch.ids,
-        )
+        return _appended(session, rows[0].position, rows[-1].position, turned_due=turned_due)
 
-    @_locked
     def replace(
         self, name: SessionName, after: int, batch: Batch, threshold: Threshold, *, counter: str, revision: int | None
-    ) -> Appended:
+    ) -> values.Appended:
         session = self.session(name)
         replayed = _replay(session, batch, self._clock()) if session else None
         if replayed is not None:
@@ -373,7 +336,6 @@ class InMemoryStore:
             raise
         return appended._replace(turned_due=appended.turned_due or bool(edited and edited.turned_due))
 
-    @_locked
     def create(
         self, name: SessionName, *, title: str, metadata: Mapping[str, Any], creation: Creation | None = None
     ) -> Session:
@@ -386,7 +348,6 @@ class InMemoryStore:
         self._insert(session)
         return session
 
-    @_locked
     def update(self, name: SessionName, changes: Mapping[str, Any], *, revision: int | None) -> None:
         session = self._at_revision(name, revision)
         if session is None:
@@ -406,7 +367,6 @@ class InMemoryStore:
             raise values.stale(revision, session.revision)
         return session
 
-    @_locked
     def update_message(
         self, name: SessionName, position: int, metadata: Mapping[str, Any], *, revision: int | None
     ) -> None:
@@ -419,7 +379,6 @@ class InMemoryStore:
         row.message = dataclasses.replace(row.message, metadata=frozen_json(metadata))
         session.revision += 1
 
-    @_locked
     def delete(self, name: SessionName, *, revision: int | None) -> bool:
         session = self._at_revision(name, revision)
         if session is not None:
@@ -431,41 +390,29 @@ class InMemoryStore:
             copy.forked_from = session.forked_from
         self._remove(session)
 
-    @_locked
-    def load(self, name: SessionName, view: View, max_pinned_tokens: int) -> values.Snapshot | None:
+    def load(self, name: SessionName, view: View, pinned_tokens: int) -> values.Snapshot | None:
         session = self.session(name)
         if session is None:
             return None
         counters = session.counters
-        positions = set(values.shown_pinned(counters.pinned, max_pinned_tokens))
+        positions = set(values.shown_pinned(counters.pinned, pinned_tokens))
         bound = values.view_bound(counters, view)
-        return values.Snapshot(
-            session_id=session.id,
-            counters=counters,
-            due=session.due_since is not None,
-            revision=session.revision,
-            epoch=session.epoch,
-            summary=session.summary if view.summary else None,
-            pinned=[row.placed for row in session.rows if row.position in positions],
-            tail=[
-                row.placed
-                for row in session.rows
-                if not row.message.pinned and bound.admits(row.position, row.tokens_through)
-            ],
-        )
+        pinned = [row.ref for row in session.rows if row.position in positions]
+        unpinned = (row for row in session.rows if not row.message.pinned)
+        tail = [row.ref for row in unpinned if bound.admits(row.position, row.tokens_through)]
+        summary, due = session.summary if view.summary else None, session.due_since is not None
+        return values.Snapshot(session.id, counters, due, session.revision, session.epoch, summary, pinned, tail)
 
-    @_locked
     def clear(self, name: SessionName) -> None:
         session = self.session(name)
         if session is None:
             return
-        session.stop_compaction()
+        session.stop_compaction(self._clock())
         session.mark_gone(0, self._clock())
         session.updated_at = self._clock()
         session.counters, session.current_version, session.rebuild_after = Counters(), 0, None
         session.rows, session.versions, session.segments = [], {}, []
 
-    @_locked
     def history(
         self, name: SessionName, *, before: int | None, after: int | None, limit: int, items: bool = False
     ) -> list[values.StoredMessage]:
@@ -475,7 +422,6 @@ class InMemoryStore:
         rows = rows[:limit] if after is not None else rows[max(0, len(rows) - limit) :]
         return [row.with_item if items else row.stored for row in rows]
 
-    @_locked
     def unindexed(self, session_id: int, *, limit: int) -> Unindexed | None:
         session = self._sessions.get(session_id)
         if session is None or session.indexed_position >= len(session.rows):
@@ -490,7 +436,6 @@ class InMemoryStore:
             messages=[row.indexable for row in session.rows[indexed : indexed + limit]],
         )
 
-    @_locked
     def add_segments(self, session_id: int, unindexed: Unindexed, new: Sequence[Segment]) -> bool:
         session = self._sessions.get(session_id)
         if session is None or (session.epoch, session.indexed_position) != (
@@ -503,20 +448,18 @@ class InMemoryStore:
         session.segments += new
         return True
 
-    @_locked
     def read_index(self, name: SessionName, *, before: int | None, epoch: int | None) -> IndexRead | None:
         session = self.session(name)
         if session is None or epoch not in (None, session.epoch):
             return None
         return _read(session, session.extent.unindexed_after(before), before=before)
 
-    @_locked
     def read_indexes_of(self, alias: str, *, owner_id: Any, visitor: str, max_messages: int) -> list[IndexRead]:
         theirs = [session for session in self._of_scope(alias, owner_id=owner_id, visitor=visitor) if session.rows]
         theirs.sort(key=lambda session: (session.updated_at, session.id), reverse=True)
         extents = [session.extent for session in theirs]
-        chosen = indexable.newest(extents, max_messages=max_messages, max_sessions=len(extents))
-        after = indexable.unindexed_after(chosen)
+        chosen = segments.newest_sessions(extents, max_messages=max_messages, max_sessions=len(extents))
+        after = segments.unindexed_after(chosen)
         results = [
             _read(session, after.get(session.id, session.counters.last_position)) for session in theirs[: len(chosen)]
         ]
@@ -524,13 +467,12 @@ class InMemoryStore:
             results[-1] = results[-1]._replace(others=True)
         return results
 
-    def read_indexes_among(self, alias: str, sessions: Any, *, max_messages: int = 100_000) -> list[IndexRead]:
+    def read_indexes_among(self, alias: str, sessions: Any, *, max_messages: int) -> list[IndexRead]:
         raise exceptions.InvalidSession(
             "The in-memory store has no rows. Search one session, or those of an owner or a visitor."
         )
 
-    @_locked
-    def messages_at(self, places: Sequence[tuple[int, int, int]]) -> dict[tuple[int, int], StoredMessage]:
+    def messages_at(self, places: Sequence[tuple[int, int, int]]) -> dict[tuple[int, int], values.StoredMessage]:
         return {
             (session_id, position): session.rows[position - 1].stored
             for session_id, epoch, position in places
@@ -539,7 +481,6 @@ class InMemoryStore:
             and 0 < position <= len(session.rows)
         }
 
-    @_locked
     def truncate(
         self, name: SessionName, after: int, threshold: Threshold, *, revision: int | None
     ) -> tuple[int, Edited | None]:
@@ -547,9 +488,9 @@ class InMemoryStore:
         removed = len(session.rows) - after if session else 0
         if session is None or removed <= 0:
             return 0, None
-        session.counters = rewound(session.counters, _ending(session, after))
+        session.counters = _rewound(session, after)
         del session.rows[after:]
-        _cut_index(session, after)
+        session.segments = segments.through(session.segments, after)
         for version in session.versions.values():
             if version.value.last_position > after:
                 version.value = values.emptied(version.value)
@@ -563,7 +504,7 @@ class InMemoryStore:
         The compaction ends. The summaries that cover the position are invalidated, and the newest one that is left
         becomes current. The session is marked due if ``threshold`` says so.
         """
-        session.stop_compaction()
+        session.stop_compaction(self._clock())
         session.updated_at = self._clock()
         for version in session.versions.values():
             version.valid = version.valid and version.value.last_position < position
@@ -575,11 +516,13 @@ class InMemoryStore:
         session.counters = session.counters.covering(current.covered if current else Covered())
         session.mark_due(threshold, self._clock())
         stands_in = any(version.valid and version.stand_in for version in session.versions.values())
-        session.rebuild_after = self._clock() if stands_in else None
+        if not stands_in:
+            session.rebuild_after = None
+        elif session.rebuild_after is None:
+            session.rebuild_after = self._clock()
         return Edited(session.id, session.due_since is not None)
 
-    @_locked
-    def pop(self, name: SessionName, threshold: Threshold) -> tuple[StoredMessage | None, Edited | None]:
+    def pop(self, name: SessionName, threshold: Threshold) -> tuple[values.StoredMessage | None, Edited | None]:
         session = self.session(name)
         if session is None or not session.rows:
             return None, None
@@ -587,7 +530,6 @@ class InMemoryStore:
         _, edited = self.truncate(name, popped.position - 1, threshold, revision=None)
         return popped, edited
 
-    @_locked
     def fork(
         self,
         source: SessionName,
@@ -597,43 +539,32 @@ class InMemoryStore:
         *,
         title: str | None = None,
         creation: Creation | None = None,
-    ) -> Forked:
+    ) -> values.Forked:
         session = self.session(source)
         if session is None:
             raise values.no_session(source)
         earlier = self._created_by(creation)
         if earlier is not None:
-            return Forked(earlier, Edited(earlier.id, turned_due=False))
+            return values.Forked(earlier, Edited(earlier.id, turned_due=False))
         if at > len(session.rows):
             raise values.no_message(at, len(session.rows))
         if self.session(target) is not None:
             raise values.session_exists(target)
-        copy = Session(
-            0,
-            target,
-            session.title if title is None else title,
-            session.metadata,
-            creation=creation,
-            forked_from=session.id,
-            fork_position=at,
-        )
-        copy.counters = rewound(session.counters, _ending(session, at))
+        copy = Session(0, target, session.title if title is None else title, session.metadata, _rewound(session, at))
+        copy.creation, copy.forked_from, copy.fork_position = creation, session.id, at
         copy.rows = [dataclasses.replace(row) for row in session.rows[:at]]
         copy.versions = {
             number: dataclasses.replace(version)
             for number, version in session.versions.items()
             if version.valid and not version.building and version.value.last_position <= at
         }
-        copy.last_version = session.last_version
-        copy.segments = list(session.segments)
-        _cut_index(copy, at)
+        copy.last_version, copy.segments = session.last_version, segments.through(session.segments, at)
         self._insert(copy)
         edited = self._finish(copy, copy.counters.first_unfoldable, threshold)
         copy.epoch = copy.revision = 0
-        return Forked(copy, edited)
+        return values.Forked(copy, edited)
 
-    @_locked
-    def redact(self, name: SessionName, position: int, threshold: Threshold, *, forks: bool) -> Redaction:
+    def redact(self, name: SessionName, position: int, threshold: Threshold, *, forks: bool) -> values.Redaction:
         session = self.session(name)
         if session is None or not 0 < position <= len(session.rows):
             raise values.no_message(position, len(session.rows) if session else 0)
@@ -646,7 +577,7 @@ class InMemoryStore:
         ]
         now = self._clock()
         in_flight = any(holder.is_leased(now) for holder in holders)
-        return Redaction([self._redact_in(holder, position, threshold) for holder in holders], in_flight)
+        return values.Redaction([self._redact_in(holder, position, threshold) for holder in holders], in_flight)
 
     def _forks(self, session: Session, position: int) -> list[Session]:
         """Return the forks of a session that were made at ``position`` or later, without their forks."""
@@ -668,14 +599,12 @@ class InMemoryStore:
         _strike(session, position)
         return self._finish(session, position, threshold)
 
-    @_locked
     def erase(self, alias: str, *, owner_id: Any, visitor: str) -> int:
         erased = self._of_scope(alias, owner_id=owner_id, visitor=visitor)
         for session in erased:
             self._delete_row(session)
         return len(erased)
 
-    @_locked
     def adopt(self, alias: str, visitor: str, owner_id: Any) -> list[SessionName]:
         names = []
         for session in self._of_alias(alias):
@@ -693,14 +622,19 @@ class InMemoryStore:
     def on_commit(self, function: Callable[[], None]) -> None:
         function()
 
-    @_locked
     def find(self, name: SessionName) -> int | None:
         session = self.session(name)
         return session.id if session else None
 
-    @_locked
     def claim(
-        self, session_id: int, threshold: Threshold, *, lease: float, prompt_hash: str, force: bool
+        self,
+        session_id: int,
+        threshold: Threshold,
+        *,
+        lease: float,
+        prompt_hash: str,
+        force: bool,
+        due_for: float = 0.0,
     ) -> Claim | str:
         session = self._sessions.get(session_id)
         now = self._clock()
@@ -708,13 +642,14 @@ class InMemoryStore:
             return "not_due"
         if session.is_leased(now):
             return "busy"
-        if session.next_attempt_at is not None and session.next_attempt_at > now and not force:
+        waits = session.next_attempt_at is not None and session.next_attempt_at > now and not force
+        if waits or (due_for and (session.due_since is None or session.due_since > now - due_for)):
             return "waiting"
         session.lease_token = uuid.uuid4().hex
         session.lease_expires_at = now + lease
         session.due_since = now if session.due_since is None else session.due_since
         session.attempts += 1
-        session.next_attempt_at = session.lease_expires_at + values.wait_after_lease(session.attempts)
+        session.next_attempt_at = session.lease_expires_at + wait_after_lease(session.attempts)
         session.revision += 1
         claim = values.claimed(session, session.summary, now - session.due_since)
         first = claim.counters.covered_position + 1
@@ -728,7 +663,6 @@ class InMemoryStore:
             part.valid = part.value.version in line
         return values.continued(claim, line)
 
-    @_locked
     def claim_rebuild(
         self, session_id: int, *, lease: float, prompt_hash: str, whole: bool, wait: float
     ) -> Claim | str:
@@ -763,18 +697,16 @@ class InMemoryStore:
     def turns(self, claim: Claim) -> list[Turn]:
         return [Turn(row.position, row.tokens, row.answers, row.message.role) for row in self._tail(claim)]
 
-    def messages(self, claim: Claim, first: int, last: int) -> list[Placed]:
+    def messages(self, claim: Claim, first: int, last: int) -> list[MessageRef]:
         return [row for row in self._tail(claim) if first <= row.position <= last]
 
-    @_locked
-    def _tail(self, claim: Claim) -> list[Placed]:
+    def _tail(self, claim: Claim) -> list[MessageRef]:
         session = self._sessions.get(claim.session_id)
         if session is None or session.epoch != claim.epoch:
             return []
         covered, last = claim.counters.covered_position, claim.counters.last_position
-        return [row.placed for row in session.rows[covered:last] if not row.message.pinned]
+        return [row.ref for row in session.rows[covered:last] if not row.message.pinned]
 
-    @_locked
     def extend(self, claim: Claim, *, lease: float) -> bool:
         session = self._held(claim)
         if session is not None:
@@ -790,7 +722,6 @@ class InMemoryStore:
             return None
         return session
 
-    @_locked
     def is_due(self, session_id: int) -> bool:
         session = self._sessions.get(session_id)
         return session is not None and session.due_since is not None
@@ -798,14 +729,19 @@ class InMemoryStore:
     def release_connection(self) -> None:
         """Do nothing: there is no connection."""
 
-    @_locked
     def publish(
-        self, claim: Claim, version: NewVersion, attempt: AttemptRecord | None, threshold: Threshold, *, lease: float
+        self,
+        claim: Claim,
+        version: values.NewVersion,
+        attempt: values.AttemptRecord | None,
+        threshold: Threshold,
+        *,
+        lease: float,
     ) -> Claim | None:
         session = self._held(claim)
         if session is None or session.counters.covered_position != values.covered_by(claim):
             if attempt is not None:
-                self.record(claim, dataclasses.replace(attempt, outcome=AttemptOutcome.DROPPED))
+                self.record(claim, dataclasses.replace(attempt, outcome=values.AttemptOutcome.DROPPED))
             return None
         number = session.last_version + 1
         final = values.is_final(claim, version)
@@ -832,7 +768,6 @@ class InMemoryStore:
             self.record(claim, dataclasses.replace(attempt, version=number))
         return values.after_publishing(claim, version, number)
 
-    @_locked
     def release(
         self,
         claim: Claim,
@@ -865,12 +800,10 @@ class InMemoryStore:
         session.revision += 1
         return due
 
-    @_locked
-    def record(self, claim: Claim, attempt: AttemptRecord) -> None:
+    def record(self, claim: Claim, attempt: values.AttemptRecord) -> None:
         started = moment(self._clock() - attempt.duration_seconds)
         self.attempts.append(values.Attempted(claim.session_id, claim.name.alias, started, attempt))
 
-    @_locked
     def sweep(
         self,
         alias: str,
@@ -885,7 +818,7 @@ class InMemoryStore:
         order = sorted(
             (session.attempts if fewest_attempts else 0, session.due_since or 0.0, session.id)
             for session in self._free(alias, now, unindexed=unindexed)
-            if (session.due_since or now) <= now - due_for
+            if (not due_for or (session.due_since or now) <= now - due_for)
             and (
                 not self._in_queue(session, now - queued_for, now)
                 or (session.lease_token and session.lease_expires_at > (session.queued_at or 0.0))
@@ -900,9 +833,10 @@ class InMemoryStore:
         """Whether the session was queued between these times, and has met no pause since that has ended."""
         if session.queued_at is None or not after < session.queued_at <= through:
             return False
-        until = self._alias(session.session_name.alias).until
-        met_pause = until is not None and session.queued_at < until <= self._clock()
-        return not met_pause and session.queued_at >= (session.due_since or 0.0)
+        until = self._alias(session.session_name.alias).pause.paused_until
+        met_pause = until is not None and session.queued_at < until.timestamp() <= self._clock()
+        since = session.due_since or 0.0
+        return not met_pause and (session.queued_at >= since or since > self._clock())
 
     def _free(self, alias: str, now: float, *, unindexed: int | None = None) -> Iterator[Session]:
         """Yield the sessions that are due and that a worker could fold now, or index."""
@@ -914,7 +848,6 @@ class InMemoryStore:
             if session.due_since is not None and ready and not session.is_leased(now):
                 yield session
 
-    @_locked
     def sweep_rebuilds(self, alias: str, *, limit: int, wait: float) -> list[int]:
         now = self._clock()
         order = sorted(
@@ -930,13 +863,11 @@ class InMemoryStore:
             self._sessions[session_id].rebuild_after = now + wait
         return ids
 
-    @_locked
     def waiting_rebuilds(self, alias: str, *, within: float, limit: int) -> int:
         now = self._clock()
         times = [session.rebuild_after for session in self._of_alias(alias) if session.due_since is None]
         return min(limit, sum(time is not None and now < time <= now + within for time in times))
 
-    @_locked
     def mark_unmarked(self, alias: str, threshold: Threshold, *, limit: int) -> int:
         alias_state = self._alias(alias)
         if alias_state.threshold == threshold:
@@ -949,86 +880,37 @@ class InMemoryStore:
                 marked += 1
         return marked
 
-    @_locked
     def waiting(self, alias: str, *, after: float, within: float, limit: int) -> int:
         now = self._clock()
         free = self._free(alias, now)
         return min(limit, sum(self._in_queue(session, now - within, now - after) for session in free))
 
-    @_locked
-    def breaker(self, alias: str) -> Breaker:
-        row = self._alias(alias)
-        since, until = (None if time is None else moment(time) for time in (row.since, row.until))
-        return Breaker(moment(self._clock()), row.failures, row.last_session, since, until, row.reason, row.error)
+    def pause_of(self, alias: str) -> Pause:
+        return self._alias(alias).pause._replace(now=moment(self._clock()))
 
-    @_locked
-    def count_failure(self, alias: str, session_id: int, error: str, *, seconds: float = 0.0) -> int:
-        row = self._alias(alias)
-        if row.is_open or (row.last_session != session_id and not self._has_folded_another(alias, session_id, seconds)):
-            row.failures += 1
-            row.last_session, row.error = session_id, error
-            row.since = self._clock() if row.since is None else row.since
-        return row.failures
+    def change_pause(self, alias: str, change: Callable[[Pause], Pause]) -> tuple[Pause, Pause]:
+        before = self.pause_of(alias)
+        self._alias(alias).pause = after = change(before)
+        return before, after
 
-    def _has_folded_another(self, alias: str, session_id: int, seconds: float) -> bool:
-        """Whether the alias's own model has folded another session since this one last failed, or for ``seconds``."""
+    def has_folded_another(self, alias: str, session_id: int, seconds: float) -> bool:
         since = moment(self._clock() - seconds)
         newest = next((attempt for attempt in reversed(self.attempts) if attempt.session_id == session_id), None)
-        if newest is not None and newest.record.outcome == AttemptOutcome.UNAVAILABLE:
+        if newest is not None and newest.record.outcome == values.AttemptOutcome.UNAVAILABLE:
             since = newest.started_at
         return any(
             attempt.alias == alias
             and attempt.session_id != session_id
-            and attempt.record.outcome == AttemptOutcome.PUBLISHED
+            and attempt.record.outcome == values.AttemptOutcome.PUBLISHED
             and attempt.started_at >= since
             and not self._is_stand_in(attempt)
             for attempt in self.attempts
         )
 
-    def _is_stand_in(self, attempt: Attempted) -> bool:
+    def _is_stand_in(self, attempt: values.Attempted) -> bool:
         session = self._sessions.get(attempt.session_id)
         version = session.versions.get(attempt.record.version or 0) if session else None
         return version is not None and version.stand_in
-
-    @_locked
-    def open_breaker(self, alias: str, reason: Reason, error: str, *, seconds: float) -> None:
-        row = self._alias(alias)
-        # Of two calls at a time, only one may have been told how long to wait.
-        longer = row.until is not None and row.until >= self._clock() + seconds
-        if reason == Reason.RATE_LIMIT and (row.is_open or longer):
-            return
-        # The outage begins now, also if it follows a wrong configuration.
-        begins = not row.is_open or (row.reason == Reason.MISCONFIGURED and row.reason != reason)
-        if reason != Reason.RATE_LIMIT and begins:
-            row.since = self._clock()
-        row.until, row.reason, row.error = self._clock() + seconds, reason, error
-
-    @_locked
-    def probe(self, alias: str, *, seconds: float) -> bool:
-        row, now = self._alias(alias), self._clock()
-        ended = row.is_open and row.until is not None and row.until <= now
-        if ended:
-            if row.until is not None and row.until < now - KNOWN_FOR:
-                row.since = now
-            row.until = now + seconds
-        return ended
-
-    @_locked
-    def end_probe(self, alias: str, *, seconds: float = 0.0, silent: bool = True) -> bool:
-        row, now = self._alias(alias), self._clock()
-        paused = row.is_open and row.until is not None and row.until > now
-        if paused:
-            row.until, row.since = now + seconds, row.since if silent else now
-        return paused
-
-    @_locked
-    def close_breaker(self, alias: str) -> bool:
-        row = self._alias(alias)
-        opened = row.is_open
-        row.failures, row.last_session, row.since = 0, None, None
-        if opened:
-            row.until, row.reason, row.error = self._clock(), "", ""
-        return opened
 
 
 def moment(seconds: float) -> dt.datetime:
@@ -1036,24 +918,24 @@ def moment(seconds: float) -> dt.datetime:
     return dt.datetime.fromtimestamp(seconds, dt.UTC)
 
 
-def _replay(session: Session, batch: Batch, now: float) -> Appended | None:
+def _replay(session: Session, batch: Batch, now: float) -> values.Appended | None:
     """Return what the batch's key has stored, or None. Raises IdempotencyConflict if ``batch`` is no retry of it."""
     used = session.keys.get(batch.key_hash or "")
     if used is None or (used.gone_at is not None and used.gone_at <= now - used_keys.FORGOTTEN_AFTER):
         return None
     is_same = used.content in ("", batch.payload_hash)
     used_keys.check_retry(batch, used.first_position, used.size, is_same=is_same, is_gone=used.gone_at is not None)
-    rows = session.rows[used.first_position - 1 : used.last_position]
-    return Appended(
-        session.id,
-        used.first_position,
-        used.last_position,
-        sum(row.tokens for row in rows),
-        session.due_since is not None,
-        turned_due=False,
-        replayed=True,
-        ids=tuple(row.id for row in rows),
-    )
+    return _appended(session, used.first_position, used.last_position, replayed=True)
+
+
+def _appended(
+    session: Session, first: int, last: int, *, turned_due: bool = False, replayed: bool = False
+) -> values.Appended:
+    rows = session.rows[first - 1 : last]
+    tokens, ids = sum(row.tokens for row in rows), tuple(row.id for row in rows)
+    is_due = session.due_since is not None
+    receipt = values.Receipt(first, last, tokens, is_due, replayed=replayed, ids=ids)
+    return values.Appended(session.id, receipt, turned_due)
 
 
 def _explained(session: Session, error: exceptions.ToolResultRefused) -> exceptions.ToolResultRefused:
@@ -1069,16 +951,16 @@ def _explained(session: Session, error: exceptions.ToolResultRefused) -> excepti
     return values.late_result(error.call_id, calling, closing)
 
 
-def _ending(session: Session, position: int) -> Ending:
-    """Return how the messages through ``position`` end."""
-    rows = [row.placing for row in session.rows[:position] if not row.message.pinned]
+def _rewound(session: Session, position: int) -> Counters:
+    """Return the counters of the session if it ends at ``position``, without a summary."""
+    rows = [row.ref for row in session.rows[:position] if not row.message.pinned]
     begun = (row for row in reversed(rows) if row.message.role == "assistant" and row.answers is None)
     spoke = next(begun, None)
-    continuing = [row for row in rows if spoke is not None and row.answers == spoke.standing.position]
-    return ending(position, rows[-1] if rows else None, spoke, continuing)
+    continuing = [row for row in rows if spoke is not None and row.answers == spoke.position]
+    return rewound(session.counters, position, rows[-1] if rows else None, spoke, continuing)
 
 
-def _finish_versions(session: Session, claim: Claim, version: NewVersion) -> None:
+def _finish_versions(session: Session, claim: Claim, version: values.NewVersion) -> None:
     """Prepare the versions of the session for one that becomes current."""
     unfinished = session.unfinished()
     if claim.rebuilding and claim.replaces:
@@ -1102,10 +984,3 @@ def _strike(session: Session, position: int) -> None:
         segments.struck(segment, position) if segment.first <= position <= segment.last else segment
         for segment in session.segments
     ]
-
-
-def _cut_index(session: Session, after: int) -> None:
-    """Remove the messages after the position ``after`` from the index."""
-    session.segments = [segment for segment in session.segments if segment.first <= after]
-    if session.indexed_position > after:
-        session.segments[-1] = segments.trimmed(session.segments[-1], after)

@@ -24,8 +24,7 @@ from django.db.models.functions import Left
 
 from django_convmemory import models
 from django_convmemory.rules import segments
-from django_convmemory.rules.indexable import MAX_CHARACTERS, Indexable, Unindexed
-from django_convmemory.rules.segments import Segment
+from django_convmemory.rules.segments import MAX_CHARACTERS, Indexable, Segment, Unindexed
 from django_convmemory.store import columns, compiled, transactions
 from django_convmemory.store.compiled import Slot
 from django_convmemory.store.database import Database
@@ -38,8 +37,6 @@ _PAGE = 100
 _ROWS_PER_INSERT = 32
 # By both columns of the key: for the second one alone, the database may scan the whole table.
 _NEWEST_FIRST = ("-session_id", "-first")
-# The columns that message() takes.
-MESSAGE_NAMES = ("position", "created_at", "redacted_at", "role", "kind", "content", "wire", *columns.MORE_NAMES)
 # One character more than is indexed, so that a text that was cut can be told from a whole one.
 CONTENT = Left("content", MAX_CHARACTERS + 1)
 _SESSION_NAMES = ("epoch", "indexed_position", "last_position")
@@ -51,14 +48,14 @@ class Indexing(Database):
     def unindexed(self, session_id: int, *, limit: int) -> Unindexed | None:
         """Return the next messages to index, at most ``limit``. None: there are none, or no such session."""
         using = self.using
-        state = _state(using, session_id)
-        if state is None or state.indexed_position >= state.last_position:
+        end = _end(using, session_id)
+        if end is None or end.indexed_position >= end.last_position:
             return None
-        indexed = state.indexed_position
-        messages = _messages(using, session_id, max(1, indexed), min(state.last_position, indexed + limit))
+        indexed = end.indexed_position
+        messages = _messages(using, session_id, max(1, indexed), min(end.last_position, indexed + limit))
         # The last message that is indexed, for its time.
         previous = next(messages, None) if indexed else None
-        return Unindexed(*state, previous.created_at if previous else None, messages)
+        return end._replace(previous=previous.created_at if previous else None, messages=messages)
 
     def add_segments(self, session_id: int, unindexed: Unindexed, new: Sequence[Segment]) -> bool:
         """Store the segments ``new`` if the session is as it was read. Return whether it was.
@@ -91,34 +88,18 @@ class Indexing(Database):
         return transactions.run(using, work, savepoint=True, happened=happened)
 
 
-def message(values: Sequence[Any]) -> Indexable:
-    """Return the message of a row with the columns ``MESSAGE_NAMES``."""
-    position, created_at, redacted_at, role, kind, content, wire, *more = values
-    stored = columns.message_of(role, kind, content, wire, None, more)
-    return Indexable(position, created_at, stored, redacted_at is not None)
-
-
-class _State(NamedTuple):
-    """Where the index of a session ends, and its last segment."""
-
-    epoch: int
-    indexed_position: int
-    last_position: int
-    last: Segment | None
-
-
-def _state(using: str, session_id: int) -> _State | None:
-    """Read the end of the index of a session. None: there is no such session."""
-    state = None
+def _end(using: str, session_id: int) -> Unindexed | None:
+    """Read the end of the index of a session, without messages. None: there is no such session."""
+    end = None
     for _ in range(_TRIES):
-        for *values, first, last, data in _last_segment(using).read(session_id=session_id):
-            return _State._make([*values, Segment(first, last, data)])
+        for epoch, indexed, position, *last in _last_segment(using).read(session_id=session_id):
+            return Unindexed(epoch, indexed, position, Segment._make(last))
         rows = _session(using).read(session_id=session_id)
-        state = _State._make([*rows[0], None]) if rows else None
-        if state is None or not state.indexed_position:
+        end = Unindexed(*rows[0]) if rows else None
+        if end is None or not end.indexed_position:
             break
         # Another process may have begun the index between the two statements.
-    return state
+    return end
 
 
 @compiled.once
@@ -137,14 +118,16 @@ def _session(using: str) -> compiled.Selection:
 def _page(using: str) -> compiled.Selection:
     rows = models.Message.objects.using(using).filter(session_id=Slot("session_id"))
     rows = rows.filter(position__gte=Slot("first"), position__lte=Slot("last")).order_by("session_id", "position")
-    return compiled.selection(rows.values_list(*(CONTENT if name == "content" else name for name in MESSAGE_NAMES)))
+    return compiled.selection(
+        rows.values_list(*(CONTENT if name == "content" else name for name in columns.INDEXED_NAMES))
+    )
 
 
 def _messages(using: str, session_id: int, first: int, last: int) -> Iterator[Indexable]:
     """Yield the messages from ``first`` through ``last``, read in pages. End where one is missing."""
     while first <= last:
         page = _page(using).read(session_id=session_id, first=first, last=min(last, first + _PAGE - 1))
-        stored = [message(values) for values in page]
+        stored = list(map(columns.indexable, page))
         for each in stored:
             if each.position != first:
                 return
@@ -178,17 +161,10 @@ def _last(rows: QuerySet[models.Segment]) -> Segment | None:
     return Segment._make(values) if values else None
 
 
-def _replace(using: str, session_id: int, segment: Segment) -> None:
-    _replacing(using).run(session_id=session_id, **segment._asdict())
-
-
-def _models(session_id: int, new: Sequence[Segment]) -> list[models.Segment]:
-    return [models.Segment(session_id=session_id, **segment._asdict()) for segment in new]
-
-
 def insert(using: str, session_id: int, new: Sequence[Segment]) -> None:
     """Store new segments of a session whose row is locked."""
-    models.Segment.objects.using(using).bulk_create(_models(session_id, new), batch_size=_ROWS_PER_INSERT)
+    rows = [models.Segment(session_id=session_id, **segment._asdict()) for segment in new]
+    models.Segment.objects.using(using).bulk_create(rows, batch_size=_ROWS_PER_INSERT)
 
 
 # Removing. The session's row is locked, and the caller sets its indexed_position.
@@ -199,7 +175,7 @@ def strike(using: str, session_id: int, position: int) -> None:
     rows = _rows(using, session_id)
     segment = _last(transactions.latest(rows.filter(first__lte=position)))
     if segment is not None and segment.last >= position:
-        _replace(using, session_id, segments.struck(segment, position))
+        _replacing(using).run(session_id=session_id, **segments.struck(segment, position)._asdict())
 
 
 def cut(using: str, session_id: int, after: int) -> None:
@@ -208,7 +184,7 @@ def cut(using: str, session_id: int, after: int) -> None:
     rows.filter(first__gt=after).delete()
     last = _last(transactions.latest(rows))
     if last is not None and last.last > after:
-        _replace(using, session_id, segments.trimmed(last, after))
+        _replacing(using).run(session_id=session_id, **segments.trimmed(last, after)._asdict())
 
 
 def delete(using: str, session_id: int) -> None:
@@ -256,6 +232,4 @@ def copied(using: str, sessions: models.SessionQuerySet, at: int) -> Copied:
     rows = rows.order_by("session_id", "first")
     found = list(rows.values_list("first", "last", "data", "session__epoch"))
     index = [Segment(first, last, data) for first, last, data, _ in found]
-    if index and index[-1].last > at:
-        index[-1] = segments.trimmed(index[-1], at)
-    return Copied(found[0][-1], index) if found else NOTHING_COPIED
+    return Copied(found[0][-1], segments.through(index, at)) if found else NOTHING_COPIED

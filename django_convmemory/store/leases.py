@@ -24,7 +24,8 @@ from django_convmemory import models
 from django_convmemory.clock import Clock
 from django_convmemory.messages import PINNED_ROLES
 from django_convmemory.rules import values
-from django_convmemory.rules.exchanges import Placed, Turn
+from django_convmemory.rules.exchanges import MessageRef, Turn
+from django_convmemory.rules.pause import wait_after_lease
 from django_convmemory.rules.strategies import Threshold
 from django_convmemory.rules.values import Claim
 from django_convmemory.store import columns, compiled, sql, transactions
@@ -44,19 +45,27 @@ class Leases(Database):
     """Takes, keeps and releases the lease of a session, and reads what its holder folds."""
 
     def claim(
-        self, session_id: int, threshold: Threshold, *, lease: float, prompt_hash: str, force: bool
+        self,
+        session_id: int,
+        threshold: Threshold,
+        *,
+        lease: float,
+        prompt_hash: str,
+        force: bool,
+        due_for: float = 0.0,
     ) -> Claim | str:
         """Take the lease for ``lease`` seconds, and count an attempt. Otherwise return the reason why not.
 
         The reasons are ``not_due``, ``busy`` and ``waiting``. A session that is not marked is due too if its counters
         exceed the limit. The next attempt is made after the lease, and waits longer from the second attempt on. With
-        ``force`` the time of the next attempt does not matter. Parts that were folded with the same prompt are
-        continued.
+        ``force`` the time of the next attempt does not matter. With ``due_for`` the session must have been due for so
+        many seconds; until then it is ``waiting``. Parts that were folded with the same prompt are continued.
         """
         using = self.using
-        claimed, parts = _claimed(_claiming(using, threshold, lease, force=force), session_id)
+        claiming = _claiming(using, threshold, lease, force=force, due_for=due_for)
+        claimed, parts = _claimed(claiming, session_id)
         if claimed is None:
-            return _reason(models.Session.objects.using(using).filter(pk=session_id), threshold)
+            return _reason(models.Session.objects.using(using).filter(pk=session_id), threshold, due_for)
         line = values.building_line(parts, prompt_hash, claimed.summary.version if claimed.summary else None)
         _invalidate_others(parts, line)
         return values.continued(claimed, line)
@@ -102,7 +111,7 @@ class Leases(Database):
         covered, last = claim.counters.covered_position, claim.counters.last_position
         return [Turn(*row) for row in _turns(self.using).read(session_id=claim.session_id, after=covered, last=last)]
 
-    def messages(self, claim: Claim, first: int, last: int) -> list[Placed]:
+    def messages(self, claim: Claim, first: int, last: int) -> list[MessageRef]:
         """Return the unpinned messages of the claimed tail from the position ``first`` through ``last``."""
         # Only messages that the claim is for.
         after = max(first - 1, claim.counters.covered_position)
@@ -168,11 +177,13 @@ class Leases(Database):
 
 
 @compiled.once
-def _claiming(using: str, threshold: Threshold, lease: float, *, force: bool) -> compiled.CompiledStatement:
+def _claiming(
+    using: str, threshold: Threshold, lease: float, *, force: bool, due_for: float
+) -> compiled.CompiledStatement:
     sessions = models.Session.objects.using(using).filter(pk=Slot("session_id"))
     # By the counters too: an import without compaction does not mark a session, and a limit may have been lowered.
     over = models.exceeds(threshold, covered_tokens=F("covered_tokens"), covered_count=F("covered_count"))
-    due = sessions.filter(Q(due_since__isnull=False) | over)
+    due = sessions.due(due_for) if due_for else sessions.filter(Q(due_since__isnull=False) | over)
     return compiled.update(
         due.unleased() if force else due.unleased().ready(),
         **_leased(lease),
@@ -188,7 +199,7 @@ def _leased(lease: float) -> dict[str, Any]:
     return {"lease_token": Slot("token"), "lease_expires_at": Clock(lease), "revision": F("revision") + 1}
 
 
-def _reason(sessions: models.SessionQuerySet, threshold: Threshold) -> str:
+def _reason(sessions: models.SessionQuerySet, threshold: Threshold, due_for: float) -> str:
     """Return why the session could not be claimed.
 
     One statement reads it: between two, another process could release the session, and it would seem to wait.
@@ -199,6 +210,8 @@ def _reason(sessions: models.SessionQuerySet, threshold: Threshold) -> str:
     now: dt.datetime = session.now  # type: ignore[attr-defined]
     leased = session.lease_expires_at is not None and session.lease_expires_at > now
     waits = session.next_attempt_at is not None and session.next_attempt_at > now
+    if due_for:
+        waits = waits or session.due_since is None or session.due_since > now - dt.timedelta(seconds=due_for)
     return "waiting" if waits and not leased else "busy"
 
 
@@ -268,11 +281,11 @@ def _invalidate_others(building: list[models.Summary], line: dict[int, Any]) -> 
 
 
 def _after_lease(lease: float) -> Case:
-    """Return the time of the next attempt if the process that takes the lease is killed: see values.wait_after_lease.
+    """Return the time of the next attempt if the process that takes the lease is killed: see pause.wait_after_lease.
 
     ``attempts`` in it is the number of attempts before this one.
     """
-    waits = [values.wait_after_lease(attempts) for attempts in range(1, 11)]
+    waits = [wait_after_lease(attempts) for attempts in range(1, 11)]
     cases = [When(attempts=before, then=Clock(lease + wait)) for before, wait in enumerate(waits)]
     return Case(*cases, default=Clock(lease + waits[-1]), output_field=DateTimeField(null=True))
 

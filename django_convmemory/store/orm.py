@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from django_convmemory.store.appending import Appending
-from django_convmemory.store.breakers import Breakers
 from django_convmemory.store.creating import Creating
 from django_convmemory.store.editing import Editing
 from django_convmemory.store.index_rows import Indexing
 from django_convmemory.store.leases import Leases
+from django_convmemory.store.pause import Pauses
 from django_convmemory.store.publishing import Publishing
 from django_convmemory.store.reading import Reading
 from django_convmemory.store.searching import Searching
@@ -24,7 +24,7 @@ class ORMStore(
     Leases,
     Publishing,
     Sweeping,
-    Breakers,
+    Pauses,
 ):
     """Keeps sessions in the tables of this app. It knows nothing of models, prompts and budgets.
 

@@ -87,7 +87,8 @@ class _Session:
         self._client_cursor: type = connection.Database.ClientCursor  # type: ignore[attr-defined]
         self._may_prepare: bool | None = None  # None: nobody has looked yet whether a pooler is in between.
         self._sent: dict[str, int] = {}
-        self._prepared: set[str] = set()
+        # By the text of a statement, what executes it.
+        self._prepared: dict[str, str] = {}
         self._executed = 0
 
     def wants(self, text: str, cursor: Any) -> bool:
@@ -110,23 +111,21 @@ class _Session:
         if sql != text:
             return execute(sql, params, many, context)
         connection = context["connection"]
-        statement = _statement(text)
         try:
             if text not in self._prepared:
                 if not self._is_direct(execute, context):
                     return execute(sql, params, many, context)
+                statement = _statement(text)
                 # If an interrupt ends this, nobody knows whether the server has prepared the statement. Another PREPARE
                 # could end a transaction of the caller. So this session would prepare nothing more.
                 self._may_prepare = False
                 execute(statement.prepare, None, many, context)
                 self._may_prepare = True
-                self._prepared.add(text)
+                self._prepared[text] = statement.execute
             self._executed += 1
             if self._executed % EXECUTED_PER_PLAN == 0:
                 execute("DISCARD PLANS", None, many, context)
-            # The statement knows the types of its parameters. psycopg takes much longer to write a number.
-            texts = {name: str(value) if type(value) is int else value for name, value in params.items()}
-            return execute(statement.execute, texts, many, context)
+            return execute(self._prepared[text], params, many, context)
         except Error as error:
             if transactions.sqlstate(error) not in _REFUSED:
                 raise

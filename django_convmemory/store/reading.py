@@ -28,13 +28,13 @@ _decoded = json.JSONDecoder().raw_decode
 class Reading(Database):
     """Reads sessions."""
 
-    def load(self, name: SessionName, view: View, max_pinned_tokens: int) -> values.Snapshot | None:
+    def load(self, name: SessionName, view: View, pinned_tokens: int) -> values.Snapshot | None:
         """Return the session as it is at one moment, as far as ``view`` needs it, or None if there is no such session.
 
-        Of the pinned messages it has those that fit in ``max_pinned_tokens``, and always the first one.
+        Of the pinned messages it has those that fit in ``pinned_tokens``, and always the first one.
         """
         connection = connections[self.using]
-        by_id = self._constant_id(connection, name)
+        by_id = self._constant_id(connection, name) if database.is_partitioned(connection) else None
         while True:
             with connection.cursor() as cursor:
                 statement = sql.load(connection.vendor, name, view, by_id)
@@ -65,7 +65,7 @@ class Reading(Database):
                         for placed in tail
                         if placed.message.role not in PINNED_ROLES and placed.position > bound.position
                     ]
-                    positions = values.shown_pinned(counters.pinned, max_pinned_tokens)
+                    positions = values.shown_pinned(counters.pinned, pinned_tokens)
                     cursor.execute(*sql.placed(session_id, positions))
                     pinned_rows = cursor.fetchall()
                     # Messages were removed between the two statements. The summary may cover them: read all again.

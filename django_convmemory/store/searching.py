@@ -12,13 +12,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from django.db import connections
-from django.db.models import BigIntegerField, F, Q, TextField, Value
+from django.db.models import BigIntegerField, ExpressionWrapper, F, Q, TextField, Value
 from django.db.models.functions import Cast, Greatest, Least, Left
 
 from django_convmemory import exceptions, models
-from django_convmemory.rules import indexable
-from django_convmemory.rules.indexable import MAX_CHARACTERS, MOST_UNINDEXED, Extent, Indexable, IndexRead
-from django_convmemory.rules.segments import Segment
+from django_convmemory.rules import segments
+from django_convmemory.rules.segments import MAX_CHARACTERS, MOST_UNINDEXED, Extent, IndexRead, Segment
 from django_convmemory.rules.values import SessionName, StoredMessage
 from django_convmemory.store import columns, database, index_rows
 from django_convmemory.store.database import Database
@@ -30,8 +29,8 @@ _MOST_SESSIONS = 10_000
 # In characters. A search reads a message without its wire form if that is longer, for example because it has an image.
 _LONGEST_WIRE = 4 * MAX_CHARACTERS
 # The columns of a row of the union, after the name of its table. Two more numbers follow.
-_NAMES = ("session_id", *index_rows.MESSAGE_NAMES)
-_CONTENT, _WIRE = map(index_rows.MESSAGE_NAMES.index, ("content", "wire"))
+_NAMES = ("session_id", *columns.INDEXED_NAMES)
+_CONTENT, _WIRE = map(columns.INDEXED_NAMES.index, ("content", "wire"))
 _NULL = Value(None, TextField())
 # With a type: PostgreSQL takes a plain NULL for a text, and MariaDB makes decimals of the numbers of a union.
 _NUMBER = Cast(Value(None), BigIntegerField())
@@ -41,19 +40,22 @@ class Searching(Database):
     """Reads the index of sessions, and the messages that a search has found."""
 
     def read_index(self, name: SessionName, *, before: int | None, epoch: int | None) -> IndexRead | None:
-        """Return what a search reads of the session: see :func:`.indexing.searchable`."""
+        """Return what a search reads of the session before the position ``before``, as it is at one moment.
+
+        None: there is no such session, or it is at another epoch than ``epoch``.
+        """
         using = self.using
         rows = _SESSIONS.using(using).named(name)
         if epoch is not None:
             rows = rows.filter(epoch=epoch)
         # Subqueries and not joins, and a range of positions: see ORMStore.history.
         session = database.id_of(rows)
-        segments = _SEGMENTS.using(using).filter(session_id=session)
+        index = _SEGMENTS.using(using).filter(session_id=session)
         messages = _MESSAGES.using(using).filter(session_id=session)
         end: Any = F("last_position")
         if before is not None:
             end = Least(end, database.bigint(before - 1), output_field=BigIntegerField())
-            segments, messages = segments.filter(first__lt=before), messages.filter(position__lt=before)
+            index, messages = index.filter(first__lt=before), messages.filter(position__lt=before)
         # The arithmetic of Extent.unindexed_after().
         after = Greatest(F("indexed_position"), end - database.bigint(MOST_UNINDEXED), output_field=BigIntegerField())
         messages = messages.filter(position__gte=rows.values(after=after)[:1])
@@ -61,22 +63,23 @@ class Searching(Database):
             # With a constant, the planner knows a long session, and would read all of it to find its end. In this order
             # it takes the index.
             messages = messages.order_by("session_id", "position")
-        read = _Rows(messages, segments, rows)
+        read = _Rows(messages, index, rows)
         for session_id in read.sessions:
-            extent = read.extent(session_id, name)
-            return read.index(extent, extent.unindexed_after(before), before=before)
+            return read.index(session_id, name, before=before)
         return None
 
     def read_indexes_of(self, alias: str, *, owner_id: Any, visitor: str, max_messages: int) -> list[IndexRead]:
-        """Return what a search reads of the sessions of a person: see :func:`.indexing.searchable_of`."""
+        """Return what a search reads of the sessions of an owner or a visitor, the last changed first.
+
+        They are whole sessions with at most ``max_messages`` messages together, but always the first one. Each is as it
+        is at one moment, the same for all.
+        """
         using = self.using
         theirs = models.Session.objects.using(using).filter(alias=alias, owner_id=owner_id, visitor=visitor)
-        return read_indexes(using, theirs, max_messages=max_messages)
+        return _read_indexes(using, theirs, max_messages=max_messages)
 
-    def read_indexes_among(
-        self, alias: str, sessions: models.SessionQuerySet, *, max_messages: int = 100_000
-    ) -> list[IndexRead]:
-        """Return what a search reads of the sessions in a query: see :func:`.indexing.searchable_among`.
+    def read_indexes_among(self, alias: str, sessions: models.SessionQuerySet, *, max_messages: int) -> list[IndexRead]:
+        """Return what a search reads of the sessions of ``alias`` in a query, as :meth:`read_indexes_of` does.
 
         Raises :class:`~django_convmemory.exceptions.InvalidSession` if the store has no rows.
         """
@@ -89,7 +92,7 @@ class Searching(Database):
         # By a subquery, because a query with a join has a session several times, and a union takes no filter.
         chosen = sessions.using(using).order_by().values("pk")
         rows = models.Session.objects.using(using).filter(alias=alias, pk__in=chosen)
-        return read_indexes(using, rows, max_messages=max_messages)
+        return _read_indexes(using, rows, max_messages=max_messages)
 
     def messages_at(self, places: Sequence[tuple[int, int, int]]) -> dict[tuple[int, int], StoredMessage]:
         """Return messages by the id of their session and their position.
@@ -107,10 +110,8 @@ class Searching(Database):
         rows = _PLACED.using(using).filter(functools.reduce(operator.or_, conditions))
         wanted = set(places)
         return {
-            (session_id, position): StoredMessage(
-                position, created_at, columns.message_of_values(stored), tokens, redacted_at is not None, public_id
-            )
-            for session_id, epoch, position, created_at, *stored, tokens, redacted_at, public_id in rows
+            (session_id, position): columns.stored_message(position, *stored)
+            for session_id, epoch, position, *stored in rows
             if (session_id, epoch, position) in wanted
         }
 
@@ -132,13 +133,14 @@ _SEGMENTS = models.Segment.objects.values_list(
 _SESSIONS: Any = models.Session.objects.values_list(
     Value("session"), *_columns(session_id="pk", position="epoch"), "indexed_position", "last_position"
 )
+# JSON comes as text. Otherwise Django would call the field for each value, also for NULL.
 _PLACED = models.Message.objects.values_list(
-    *("session_id", "session__epoch", "position", "created_at", *columns.READ_NAMES),
-    *("tokens", "redacted_at", "public_id"),
+    *("session_id", "session__epoch"),
+    *(ExpressionWrapper(F(name), TextField()) if name in columns.JSON_NAMES else name for name in columns.STORED_NAMES),
 )
 
 
-def read_indexes(using: str, sessions: models.SessionQuerySet, *, max_messages: int) -> list[IndexRead]:
+def _read_indexes(using: str, sessions: models.SessionQuerySet, *, max_messages: int) -> list[IndexRead]:
     """Return what a search reads of these sessions: see :meth:`.ORMStore.read_indexes_among`.
 
     A first statement chooses the sessions, and a second one reads all of them as they are at one moment. If the index
@@ -150,10 +152,10 @@ def read_indexes(using: str, sessions: models.SessionQuerySet, *, max_messages: 
         Extent(pk, SessionName(alias, key, owner_id, visitor, pk), *rest)
         for pk, alias, key, owner_id, visitor, *rest in newest_first.values_list(*names)[: _MOST_SESSIONS + 1]
     ]
-    chosen = indexable.newest(found, max_messages=max_messages, max_sessions=_MOST_SESSIONS)
+    chosen = segments.newest_sessions(found, max_messages=max_messages, max_sessions=_MOST_SESSIONS)
     if not chosen:
         return []
-    after = indexable.unindexed_after(chosen)
+    after = segments.unindexed_after(chosen)
     ids = [extent.session_id for extent in chosen]
     unindexed = [Q(session_id=pk, position__gte=after[pk]) for pk in ids if pk in after]
     messages = _MESSAGES.using(using)
@@ -162,19 +164,14 @@ def read_indexes(using: str, sessions: models.SessionQuerySet, *, max_messages: 
         _SEGMENTS.using(using).filter(session_id__in=ids),
         _SESSIONS.using(using).filter(pk__in=ids),
     )
-    extents = [read.extent(extent.session_id, extent.name) for extent in chosen if extent.session_id in read.sessions]
-    results = [read.index(extent, after.get(extent.session_id, extent.last_position)) for extent in extents]
+    results = [
+        read.index(pk, extent.name, after=after.get(pk))
+        for extent in chosen
+        if (pk := extent.session_id) in read.sessions
+    ]
     if results and len(chosen) < len(found):
         results[-1] = results[-1]._replace(others=True)
     return results
-
-
-def _message(values: Sequence[Any]) -> Indexable:
-    """Return the message of a row with the columns ``MESSAGE_NAMES``, without a wire form that is too long."""
-    wire = values[_WIRE]
-    if wire is None or len(wire) <= _LONGEST_WIRE:
-        return index_rows.message(values)
-    return index_rows.message([*values[:_WIRE], None, *values[_WIRE + 1 :]])._replace(whole=False)
 
 
 class _Rows:
@@ -195,11 +192,14 @@ class _Rows:
             else:
                 self.sessions[session_id] = (values[0], second, third)
 
-    def extent(self, session_id: int, name: SessionName) -> Extent:
-        return Extent(session_id, name, *self.sessions[session_id])
-
-    def index(self, extent: Extent, after: int, *, before: int | None = None) -> IndexRead:
-        """Return a session, with its messages after the position ``after`` that are not indexed."""
-        rows = sorted(self._messages[extent.session_id], key=operator.itemgetter(0))
-        segments = sorted(self._segments[extent.session_id])
-        return IndexRead(extent, segments, list(map(_message, rows)), after, before)
+    def index(
+        self, session_id: int, name: SessionName, *, after: int | None = None, before: int | None = None
+    ) -> IndexRead:
+        """Return a session. Of its messages that are not indexed, those after the position ``after`` were read."""
+        extent = Extent(session_id, name, *self.sessions[session_id])
+        messages = [
+            columns.indexable(values, whole=len(values[_WIRE] or "") <= _LONGEST_WIRE)
+            for values in sorted(self._messages[session_id], key=operator.itemgetter(0))
+        ]
+        after = extent.unindexed_after(before) if after is None else after
+        return IndexRead(extent, sorted(self._segments[session_id]), messages, after, before)

@@ -13,8 +13,8 @@ row and computes the counters in Python.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from django_convmemory import clock
 from django_convmemory.rules.counters import MAX_PINNED, Batch, Row
@@ -35,10 +35,7 @@ BYTES_PER_INSERT = 4 * 1024 * 1024
 
 
 class Advanced(NamedTuple):
-    """What the UPDATE of an append returns.
-
-    On SQLite ``turned_due`` says whether the tail exceeds the threshold. Nothing is marked yet.
-    """
+    """What the UPDATE of an append returns."""
 
     session_id: int
     last_position: int
@@ -46,14 +43,6 @@ class Advanced(NamedTuple):
     answered_position: int
     due: bool
     turned_due: bool
-
-    @classmethod
-    def of(cls, row: Sequence[Any] | None) -> Self | None:
-        """Return the row that the UPDATE returned, or None if it changed no row."""
-        if row is None:
-            return None
-        session_id, last_position, unpinned_tokens, answered_position, due, turned_due = row
-        return cls(session_id, last_position, unpinned_tokens, answered_position, bool(due), bool(turned_due))
 
 
 # Appending: the counters.
@@ -63,6 +52,7 @@ class _Shape(NamedTuple):
     """What decides the text of the UPDATE of an append. Everything else is a parameter."""
 
     vendor: str
+    several: bool  # Otherwise the numbers of messages are known: there is one.
     by_tokens: bool  # The threshold has a limit of tokens.
     by_messages: bool  # The threshold has a limit of messages.
     by_unindexed: bool  # The threshold has a limit of messages that are not indexed.
@@ -73,6 +63,24 @@ class _Shape(NamedTuple):
     pinned: int
     results: int  # The number of calls from before the batch that get a result.
     repeats: bool  # The last of these results repeats an earlier one.
+
+
+def _shape(vendor: str, name: SessionName, batch: Batch, threshold: Threshold) -> _Shape:
+    after, results = batch.after, batch.leading_results
+    return _Shape(
+        vendor,
+        len(batch.entries) > 1,
+        threshold.tokens is not None,
+        threshold.messages is not None,
+        threshold.unindexed is not None,
+        name.row_id is not None,
+        batch.has_assistant,
+        after.call_position > 0,
+        after.unpinned_count > 0 and not batch.ends_with_result,
+        len(after.pinned),
+        len(set(results)),
+        bool(results) and results[-1] in results[:-1],
+    )
 
 
 def _without(results: int) -> str:
@@ -90,39 +98,34 @@ def advance(
 
     It changes no row if there is no such session, or if the session cannot take the batch.
     """
+    return _advance(_shape(vendor, name, batch, threshold)), _advancing(name, batch, threshold, counter)
+
+
+def _advancing(name: SessionName, batch: Batch, threshold: Threshold, counter: str) -> dict[str, Any]:
+    """Return the parameters of the UPDATE."""
     after = batch.after
-    results = tuple(dict.fromkeys(batch.leading_results))
-    shape = _Shape(
-        vendor=vendor,
-        by_tokens=threshold.tokens is not None,
-        by_messages=threshold.messages is not None,
-        by_unindexed=threshold.unindexed is not None,
-        by_id=name.row_id is not None,
-        speaks=batch.has_assistant,
-        calls=after.call_position > 0,
-        starts_exchange=after.unpinned_count > 0 and not batch.ends_with_result,
-        pinned=len(after.pinned),
-        results=len(results),
-        repeats=bool(results) and batch.leading_results[-1] in batch.leading_results[:-1],
-    )
-    params = {
+    params: dict[str, Any] = {
         "name_hash": name.name_hash,
         "id": name.row_id,
         "counter": counter,
-        "added": len(batch.entries),
-        "added_unpinned": after.unpinned_count,
         "added_tokens": after.unpinned_tokens,
         "max_tokens": threshold.tokens,
         "max_messages": threshold.messages,
         "max_unindexed": threshold.unindexed,
-        "settled": after.settled_tokens,
-        "newest": after.newest_position,
         "exchange_calls": after.exchange_calls,
         "open_calls": after.open_calls,
-        "call_position": after.call_position,
     }
-    for number, mark in enumerate(results):
-        params |= {f"result{number}": mark, f"like{number}": f"%{mark}%"}
+    if len(batch.entries) > 1:
+        params |= {
+            "added": len(batch.entries),
+            "added_unpinned": after.unpinned_count,
+            "settled": after.settled_tokens,
+            "newest": after.newest_position,
+            "call_position": after.call_position,
+        }
+    if batch.leading_results:
+        for number, mark in enumerate(dict.fromkeys(batch.leading_results)):
+            params |= {f"result{number}": mark, f"like{number}": f"%{mark}%"}
     if after.pinned:
         params |= {
             "added_pinned": len(after.pinned),
@@ -131,7 +134,7 @@ def advance(
         }
         for number, pinned in enumerate(after.pinned):
             params |= {f"pinned{number}": pinned.position, f"tokens{number}": f":{pinned.tokens}"}
-    return _advance(shape), params
+    return params
 
 
 def mark_due(session_id: int) -> tuple[str, list[Any]]:
@@ -144,11 +147,11 @@ def mark_due(session_id: int) -> tuple[str, list[Any]]:
 def _advance(shape: _Shape) -> str:
     now = clock.sql(shape.vendor)
     assignments = {
-        "last_position": "last_position + %(added)s",
-        "unpinned_count": "unpinned_count + %(added_unpinned)s",
+        "last_position": _plus(shape, "last_position", "added", 1),
+        "unpinned_count": _plus(shape, "unpinned_count", "added_unpinned", 1 - shape.pinned),
         "unpinned_tokens": "unpinned_tokens + %(added_tokens)s",
-        "settled_tokens": _if_exchange_starts(shape, "unpinned_tokens + %(settled)s", "settled_tokens"),
-        "newest_position": _if_exchange_starts(shape, "last_position + %(newest)s", "newest_position"),
+        "settled_tokens": _if_exchange_starts(shape, _plus(shape, "unpinned_tokens", "settled", 0), "settled_tokens"),
+        "newest_position": _if_exchange_starts(shape, _plus(shape, "last_position", "newest", 1), "newest_position"),
         **_pins(shape),
         "answered_position": "call_position",
         **_calls(shape),
@@ -169,6 +172,13 @@ def _advance(shape: _Shape) -> str:
         f"WHERE {' AND '.join(_conditions(shape))} "
         f"RETURNING id, last_position, unpinned_tokens, answered_position, {due} AS due, {turned_due} AS turned_due"
     )
+
+
+def _plus(shape: _Shape, column: str, name: str, of_one: int) -> str:
+    """Return ``column`` plus the number ``name`` of the batch, which is ``of_one`` for a batch of one message."""
+    if shape.several:
+        return f"{column} + %({name})s"
+    return f"{column} + {of_one}" if of_one else column
 
 
 def _if_exchange_starts(shape: _Shape, value: str, column: str) -> str:
@@ -222,11 +232,13 @@ def _pins(shape: _Shape) -> dict[str, str]:
 
 
 def _calls(shape: _Shape) -> dict[str, str]:
+    if shape.speaks and not shape.calls:
+        return {"exchange_calls": "''", "open_calls": "''", "call_position": "0"}
     if shape.speaks:
         return {
             "exchange_calls": "%(exchange_calls)s",
             "open_calls": "%(open_calls)s",
-            "call_position": "last_position + %(call_position)s" if shape.calls else "0",
+            "call_position": _plus(shape, "last_position", "call_position", 1),
         }
     return {"open_calls": _without(shape.results)} if shape.results else {}
 
@@ -256,22 +268,44 @@ def append_in_one(
 
     With ``content``, the HMAC of the batch, it stores the batch's key too.
     """
-    update, params = advance("postgresql", name, batch, threshold, counter=counter)
-    added, values = _added_one(batch) if len(batch.entries) == 1 else _added(batch)
-    used = ""
+    params = _advancing(name, batch, threshold, counter)
+    rows = zip(batch.entries[:ROWS_PER_INSERT], _relative_rows(batch), batch.ids, strict=False)
+    values = [columns.row_values(*row) for row in rows]
+    filled: tuple[str, ...] | None = None
+    if len(values) == 1:
+        # Without the columns that are NULL. PostgreSQL plans the statement each time, until it is prepared. Half as
+        # many columns take half as long.
+        added = {name: value for name, value in values[0].items() if value is not None}
+        filled = tuple(added)
+        params |= added
+    else:
+        params |= {name: [row[name] for row in values] for name in _APPENDED_NAMES}
     if content is not None:
-        used, values = _USED, {**values, "key_hash": batch.key_hash, "content": content}
+        params |= {"key_hash": batch.key_hash, "key_content": content}
+    shape = _shape("postgresql", name, batch, threshold)
+    return _append_in_one(shape, filled, is_keyed=content is not None), params
+
+
+@functools.lru_cache(maxsize=1024)
+def _append_in_one(shape: _Shape, filled: tuple[str, ...] | None, *, is_keyed: bool) -> str:
+    """Return the statement for one message with the parameters ``filled``, or for several."""
+    used = _used(shape) if is_keyed else ""
+    added = _ADDED if filled is None else _added_one(filled)
     return (
-        f"WITH advanced AS ({update}), {used}added AS (INSERT INTO {MESSAGE} {added}) SELECT * FROM advanced",
-        params | values,
+        f"WITH advanced AS ({_advance(shape)}), {used}added AS (INSERT INTO {MESSAGE} {added}) SELECT * FROM advanced"
     )
 
 
 _KEY = "key_hash, first_position, size, content"
-_USED = (
-    f"used AS (INSERT INTO {USED_KEY} (session_id, {_KEY}) SELECT id, %(key_hash)s, last_position - %(added)s + 1, "
-    "%(added)s, %(content)s FROM advanced), "
-)
+
+
+def _used(shape: _Shape) -> str:
+    """Return the INSERT of the key of a batch, as a part of a statement."""
+    first, size = ("last_position - %(added)s + 1", "%(added)s") if shape.several else ("last_position", "1")
+    return (
+        f"used AS (INSERT INTO {USED_KEY} (session_id, {_KEY}) SELECT id, %(key_hash)s, {first}, {size}, "
+        "%(key_content)s FROM advanced), "
+    )
 
 
 def use_key(batch: Batch, content: str, session_id: int, first_position: int) -> tuple[str, dict[str, Any]]:
@@ -289,9 +323,7 @@ _KEY_VALUES = ", ".join(f"%({name})s" for name in ("session_id", *_KEY.split(", 
 
 
 _APPENDED_NAMES = [column.name for column in APPENDED]
-_AT_ID = _APPENDED_NAMES.index("public_id")
-# The parameters that hold the values of a message.
-_NEW = [f"new_{name}" for name in _APPENDED_NAMES]
+_INSERTED = ["session_id", *_APPENDED_NAMES]
 # The values that the statement itself knows, for a batch of one message, which goes to the new end of the session.
 _AT_END = {
     Kind.TOTAL: "unpinned_tokens",
@@ -313,39 +345,22 @@ _ADDED = (
     f"(session_id, {_LISTED}) SELECT advanced.id, "
     + ", ".join(_RELATIVE.get(column.kind, "{0}").format(f"batch.{column.name}") for column in APPENDED)
     + " FROM advanced, UNNEST("
-    + ", ".join(f"%(new_{column.name})s::{column.type}[]" for column in APPENDED)
+    + ", ".join(f"%({column.name})s::{column.type}[]" for column in APPENDED)
     + f") AS batch ({_LISTED})"
 )
 
 
-def _added_one(batch: Batch) -> tuple[str, dict[str, Any]]:
-    """Return the rest of the INSERT of a batch of one message.
-
-    It leaves out the columns that are None. PostgreSQL plans the statement each time, and half as many columns take
-    half as long.
-    """
-    values = _filled(_NEW, _row_values("postgresql", batch, 0, _relative_rows(batch)[0]))
-    return _added_one_text(tuple(values)), values
-
-
-@functools.lru_cache(maxsize=256)
-def _added_one_text(parameters: tuple[str, ...]) -> str:
+def _added_one(filled: tuple[str, ...]) -> str:
+    """Return the rest of the INSERT of a batch of one message."""
     values = {"session_id": "id"}
     for kind, value in _AT_END.items():
-        for column, parameter in zip(APPENDED, _NEW, strict=True):
-            if column.kind is kind and (parameter in parameters or kind is Kind.TIME):
+        for column in APPENDED:
+            if column.kind is kind and (column.name in filled or kind is Kind.TIME):
                 values[column.name] = value
-    for column, parameter in zip(APPENDED, _NEW, strict=True):
-        if parameter in parameters and column.kind not in (Kind.TOTAL, Kind.POSITION, Kind.CALL):
-            values[column.name] = f"%({parameter})s"
+    for column in APPENDED:
+        if column.name in filled and column.kind not in (Kind.TOTAL, Kind.POSITION, Kind.CALL):
+            values[column.name] = f"%({column.name})s"
     return f"({', '.join(values)}) SELECT {', '.join(values.values())} FROM advanced"
-
-
-def _added(batch: Batch) -> tuple[str, dict[str, Any]]:
-    """Return the rest of the INSERT of a batch of several messages."""
-    relative = _relative_rows(batch)[:ROWS_PER_INSERT]
-    rows = [_row_values("postgresql", batch, index, row) for index, row in enumerate(relative)]
-    return _ADDED, dict(zip(_NEW, map(list, zip(*rows, strict=True)), strict=True))
 
 
 def _relative_rows(batch: Batch) -> Sequence[Row]:
@@ -358,22 +373,8 @@ def _relative_rows(batch: Batch) -> Sequence[Row]:
     ]
 
 
-def _row_values(vendor: str, batch: Batch, index: int, row: Row) -> list[Any]:
-    entry, message_id = batch.entries[index], batch.ids[index]
-    values = columns.row_values(columns.Source(entry.message, entry, row, message_id))
-    if vendor != "postgresql":
-        values[_AT_ID] = message_id.hex
-    return values
-
-
-def _filled(names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
-    return {name: value for name, value in zip(names, values, strict=True) if value is not None}
-
-
-def inserts(
-    vendor: str, batch: Batch, advanced: Advanced, start: int = 0
-) -> Iterator[tuple[str, list[Any] | dict[str, Any]]]:
-    """Yield the INSERTs of the entries from ``start`` on, after ``advanced`` has made room for them."""
+def inserts(vendor: str, batch: Batch, advanced: Advanced, start: int = 0) -> list[tuple[str, Any]]:
+    """Return the INSERTs of the entries from ``start`` on, after ``advanced`` has made room for them."""
     position = advanced.last_position - len(batch.entries)
     total = advanced.unpinned_tokens - batch.after.unpinned_tokens
     places = []
@@ -382,36 +383,39 @@ def inserts(
         if answers is not None:
             answers = advanced.answered_position if answers == LEADING else answers + position
         places.append(Row(row.position + position, row.tokens_through + total, answers))
-    yield from inserts_at(vendor, batch, advanced.session_id, places, start)
+    return inserts_at(vendor, batch, advanced.session_id, places, start)
 
 
 def inserts_at(
     vendor: str, batch: Batch, session_id: int, places: Sequence[Row], start: int = 0
-) -> Iterator[tuple[str, list[Any] | dict[str, Any]]]:
-    """Yield the INSERTs of the entries from ``start`` on at their ``places``."""
-    alone = len(batch.entries) - start == 1
-    rows: list[list[Any]] = []
-    size = 0
-    for index in range(start, len(batch.entries)):
-        values = _row_values(vendor, batch, index, places[index])
-        length = 0 if alone else sum(len(value.encode()) for value in values if isinstance(value, str))
-        if rows and (len(rows) >= ROWS_PER_INSERT or size + length > BYTES_PER_INSERT):
-            yield _insert(vendor, rows)
-            rows, size = [], 0
-        rows.append([session_id, *values])
-        size += length
-    if rows:
-        yield _insert(vendor, rows)
-
-
-_INSERTED = ["session_id", *_APPENDED_NAMES]
-
-
-def _insert(vendor: str, rows: list[list[Any]]) -> tuple[str, list[Any] | dict[str, Any]]:
+) -> list[tuple[str, Any]]:
+    """Return the INSERTs of the entries from ``start`` on at their ``places``."""
+    rows = [
+        {"session_id": session_id, **columns.row_values(*row)}
+        for row in zip(batch.entries[start:], places[start:], batch.ids[start:], strict=True)
+    ]
     if len(rows) == 1:
         # Django finds SQLite's named parameters faster than positional ones.
-        values = _filled(_INSERTED, rows[0])
-        return _insert_one(vendor, tuple(values)), values
+        values = {name: value for name, value in rows[0].items() if value is not None}
+        return [(_insert_one(vendor, tuple(values)), values)]
+    return [_insert(vendor, portion) for portion in _portions([list(row.values()) for row in rows])]
+
+
+def _portions(rows: list[list[Any]]) -> list[list[list[Any]]]:
+    """Divide ``rows`` into those of one INSERT each."""
+    portions: list[list[list[Any]]] = []
+    size = 0
+    for row in rows:
+        length = sum(len(value.encode()) for value in row if isinstance(value, str))
+        if not portions or len(portions[-1]) == ROWS_PER_INSERT or size + length > BYTES_PER_INSERT:
+            portions.append([])
+            size = 0
+        portions[-1].append(row)
+        size += length
+    return portions
+
+
+def _insert(vendor: str, rows: list[list[Any]]) -> tuple[str, list[Any]]:
     text, row = _insert_several(vendor)
     return text + ", ".join([row] * len(rows)), [value for row in rows for value in row]
 

@@ -11,7 +11,7 @@ from django.db.models import F
 from django_convmemory import models
 from django_convmemory.clock import Clock
 from django_convmemory.rules.strategies import Threshold
-from django_convmemory.store import breakers, transactions
+from django_convmemory.store import pause, transactions
 from django_convmemory.store.database import Database
 
 
@@ -71,7 +71,7 @@ class Sweeping(Database):
         Each call looks at the next ``limit`` sessions, until it has seen all.
         """
         using = self.using
-        after = breakers.next_to_compare(using, alias, threshold)
+        after = pause.next_to_compare(using, alias, threshold)
         if after is None:
             return 0
         sessions = models.Session.objects.using(using).filter(alias=alias, pk__gt=after)
@@ -82,7 +82,7 @@ class Sweeping(Database):
             unmarked = sessions.filter(over, pk__lte=ids[-1], due_since__isnull=True)
             changes: dict[str, Any] = {"due_since": Clock(), "revision": F("revision") + 1}
             marked = transactions.run(using, lambda: unmarked.update(**changes), savepoint=True, atomic=False)
-        breakers.compared(using, alias, ids[-1] if len(ids) == limit else None)
+        pause.compared(using, alias, ids[-1] if len(ids) == limit else None)
         return marked
 
     def waiting(self, alias: str, *, after: float, within: float, limit: int) -> int:
@@ -109,8 +109,8 @@ def _marked(
         # SQLite has one writer at a time. Of two sweeps, the first one that marks a row gets it, and the second one
         # looks for other rows.
         ids: list[int] = []
-        while len(ids) < limit and (page := list(ordered[: limit - len(ids)])):
-            ids += [pk for pk in page if rows.filter(pk=pk).update(**mark)]
+        while len(ids) < limit and (page := [pk for pk in ordered[:limit] if pk not in ids]):
+            ids += [pk for pk in page[: limit - len(ids)] if rows.filter(pk=pk).update(**mark)]
             if not repeat:
                 break
         return ids

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import collections
+import os
 import random
+import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -31,6 +34,8 @@ IDLE_SECONDS = 2
 LONG_IDLE_SECONDS = 60
 # In seconds: half of the longest pause before the second try, and the longest pause of all.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.2
+# In seconds. SQLite does not sleep longer at a time.
+_LONGEST_TURN = 0.1
 # PostgreSQL: serialization failure, deadlock. MariaDB: deadlock, record changed since it was read.
 _SQLSTATES = frozenset({"40001", "40P01"})
 _ERRNOS = frozenset({1213, 1020})
@@ -52,7 +57,7 @@ class StatementRefused(OperationalError):
 
 
 def run(
-    using: str,
+    using: str | BaseDatabaseWrapper,
     work: Callable[[], T],
     *,
     savepoint: bool = False,
@@ -60,7 +65,7 @@ def run(
     idle: int = IDLE_SECONDS,
     happened: Callable[[], bool] | None = None,
 ) -> T:
-    """Run ``work`` in a transaction on ``using``, and return what it returns.
+    """Run ``work`` in a transaction on ``using``, and return what it returns. ``using`` may be the connection itself.
 
     If no transaction is open, ``work`` runs in a new one. If the database aborts that to resolve a conflict with
     another transaction, or because a prepared statement is missing, ``work`` runs again, up to ``TRIES`` times. The
@@ -78,38 +83,57 @@ def run(
 
     Raises :class:`.exceptions.ConnectionLost`, and without ``happened`` :class:`.exceptions.OutcomeUnknown`.
     """
-    connection = connections[using]
+    connection = connections[using] if isinstance(using, str) else using
+    alias = connection.alias
     if is_open(connection):
-        with transaction.atomic(using=using) if savepoint else nullcontext():
+        with transaction.atomic(using=alias) if savepoint else nullcontext():
             return work()
+    if connection.vendor == "sqlite":
+        return _run_in_turn(alias, work) if atomic else work()
     times_lost = 0
     for number in range(1, TRIES + 1):
-        attempt = _Attempt(connection, work, idle)
+        attempt: _Attempt[T] = _Attempt(connection, idle, committing=not atomic)
         try:
-            return attempt.run() if atomic else attempt.run_alone()
+            return attempt.run(work) if atomic else work()
         except Error as error:
             if attempt.lost(error):
                 times_lost += 1
-                attempt.forget_connection()
-                if attempt.committing and sqlstate(error) != _IDLE_SQLSTATE:
-                    if happened is None:
-                        raise _OutcomeUnknown(
-                            f"The connection to the database {using!r} was lost while a change was committed. It may "
-                            "have been stored or not: look at the session before you repeat it."
-                        ) from error
-                    if happened():
-                        return attempt.result
+                if attempt.was_stored(error, happened):
+                    return attempt.result
                 if times_lost == LOST_TRIES:
                     raise _ConnectionLost(
-                        f"The connection to the database {using!r} was lost in {LOST_TRIES} transactions in a row. "
+                        f"The connection to the database {alias!r} was lost in {LOST_TRIES} transactions in a row. "
                         f"The database closes it if a process sends nothing for {idle} s in a transaction. Find out "
                         f"what stops this process, or whether the database restarts. The last error: {error}".strip()
                     ) from error
+                connection.ensure_connection()
                 continue  # Without a pause: the connection is new.
             if attempt.committed or number == TRIES or not given_up(error):
                 raise
         time.sleep(random.uniform(0, min(_FIRST_PAUSE * 2**number, _LONGEST_PAUSE)))  # noqa: S311
     raise AssertionError("unreachable")
+
+
+# By alias. The process that forks may have held one.
+_turns: collections.defaultdict[str, threading.RLock] = collections.defaultdict(threading.RLock)
+os.register_at_fork(after_in_child=_turns.clear)
+
+
+def _run_in_turn(alias: str, work: Callable[[], T]) -> T:
+    """Run ``work`` in a transaction of SQLite, which aborts none, and whose connections are not lost.
+
+    SQLite has one writer at a time. Another one sleeps for 1 to 100 ms before it tries again, and so do many, while
+    nobody writes. So the threads of this process take turns. A thread that has waited for ``_LONGEST_TURN`` goes on:
+    the one before it may wait for another process, or it runs what the site does after a commit.
+    """
+    turn = _turns[alias]
+    is_ours = turn.acquire(timeout=_LONGEST_TURN)
+    try:
+        with transaction.atomic(using=alias):
+            return work()
+    finally:
+        if is_ours:
+            turn.release()
 
 
 def settled(work: Callable[[], T], what: object) -> T:
@@ -127,34 +151,34 @@ def settled(work: Callable[[], T], what: object) -> T:
 
 def is_open(connection: BaseDatabaseWrapper) -> bool:
     """Whether the caller has opened a transaction."""
-    return connection.in_atomic_block or not connection.get_autocommit()
+    if connection.connection is None:
+        connection.ensure_connection()  # It sets autocommit.
+    return connection.in_atomic_block or not connection.autocommit
 
 
 class _Attempt(Generic[T]):
     """One try of a transaction that the app begins, and how far it came."""
 
-    def __init__(self, connection: BaseDatabaseWrapper, work: Callable[[], T], idle: int) -> None:
+    def __init__(self, connection: BaseDatabaseWrapper, idle: int, *, committing: bool) -> None:
         self.connection = connection
-        self.work = work
         self.idle = idle
-        self.committing = False
+        # A statement outside of a transaction may be committed at any moment.
+        self.committing = committing
         self.committed = False
         self.result: T
-        self._driver: Any = None
+        self._driver: Any = connection.connection
         self._restores: dict[str, int] = {}
 
-    def run(self) -> T:
+    def run(self, work: Callable[[], T]) -> T:
         connection = self.connection
-        connection.ensure_connection()
-        self._driver = connection.connection
         try:
             with transaction.atomic(using=connection.alias):
                 # The first hook, so that the limit does not hold for what the other hooks begin.
                 transaction.on_commit(self._after_commit, using=connection.alias)
                 self._limit_idle()
                 began = time.monotonic()
-                self.result = self.work()
-                if connection.vendor != "sqlite" and time.monotonic() - began > self.idle / 2:
+                self.result = work()
+                if time.monotonic() - began > self.idle / 2:
                     # If the database has ended the transaction, this statement fails, and not the COMMIT. A failed
                     # COMMIT would not tell whether it happened.
                     _execute(connection, "SELECT 1")
@@ -163,16 +187,9 @@ class _Attempt(Generic[T]):
         finally:
             self._restore()
 
-    def run_alone(self) -> T:
-        """Run the work without a transaction."""
-        self.connection.ensure_connection()
-        self._driver = self.connection.connection
-        self.committing = True
-        return self.work()
-
     def lost(self, error: Error) -> bool:
         """Whether the connection was lost in this transaction, which has not been committed."""
-        if self._driver is None or self.committed:
+        if self.committed:
             return False
         return (
             sqlstate(error) == _IDLE_SQLSTATE
@@ -180,9 +197,18 @@ class _Attempt(Generic[T]):
             or bool(getattr(self._driver, "closed", False))
         )
 
-    def forget_connection(self) -> None:
+    def was_stored(self, error: Error, happened: Callable[[], bool] | None) -> bool:
+        """Whether the work was stored although its connection was lost. Raises OutcomeUnknown if nobody can tell."""
         if self.connection.connection is self._driver:
             self.connection.close()
+        if not self.committing or sqlstate(error) == _IDLE_SQLSTATE:
+            return False
+        if happened is None:
+            raise _OutcomeUnknown(
+                f"The connection to the database {self.connection.alias!r} was lost while a change was committed. It "
+                "may have been stored or not: look at the session before you repeat it."
+            ) from error
+        return happened()
 
     def _after_commit(self) -> None:
         self.committed = True

@@ -14,7 +14,7 @@ from django_convmemory import models
 from django_convmemory.clock import Clock
 from django_convmemory.rules import used_keys
 from django_convmemory.rules.counters import Batch
-from django_convmemory.rules.values import Appended, SessionName
+from django_convmemory.rules.values import Appended, Receipt, SessionName
 from django_convmemory.store import transactions
 
 _SALT = "django_convmemory.used_keys"
@@ -56,8 +56,8 @@ def replay(using: str, name: SessionName, batch: Batch) -> Appended | None:
         rows = transactions.latest(rows.filter(session__epoch=epoch)).order_by("session_id", "position")
         if stored := list(rows.values_list("public_id", "tokens")):
             ids, tokens = zip(*stored, strict=True)
-            due = due_since is not None
-            return Appended(session_id, first, last, sum(tokens), due, turned_due=False, replayed=True, ids=ids)
+            receipt = Receipt(first, last, sum(tokens), due_since is not None, replayed=True, ids=ids)
+            return Appended(session_id, receipt, turned_due=False)
         seen_epoch = epoch
 
 

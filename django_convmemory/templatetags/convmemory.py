@@ -1,4 +1,4 @@
-"""How the admin writes durations, costs and moments, everywhere the same. Its templates use them as filters."""
+"""How the admin writes numbers, durations, costs and moments, on all pages. Its templates use these as filters."""
 
 from __future__ import annotations
 
@@ -9,12 +9,23 @@ from django import template
 from django.utils.formats import date_format, number_format
 from django.utils.html import format_html
 from django.utils.timezone import template_localtime  # type: ignore[attr-defined]
-from django.utils.translation import gettext as _
+from django.utils.translation import gettext as _, ngettext
 
 from django_convmemory import conf
 
 register = template.Library()
 MINUTE, HOUR, DAY = 60, 3600, 86_400
+
+
+@register.filter
+def number(value: int | str | None) -> str:
+    """Return a number with its thousands apart. A position, a version or another name of something has none."""
+    return "–" if value is None else number_format(value, 0, force_grouping=True)
+
+
+@register.filter
+def tokens(value: int) -> str:
+    return ngettext("%(n)s token", "%(n)s tokens", value) % {"n": number(value)}
 
 
 @register.filter
@@ -48,8 +59,8 @@ def cost(amount: Decimal | float | None) -> str:
 
 @register.filter
 def moment(value: dt.datetime | None) -> str:
-    """Return a date and a time as HTML, in the format of the admin's own pages and in the site's time zone."""
+    """Return a date and a time with its seconds as HTML, in the site's time zone."""
     if value is None:
         return "–"
     local = template_localtime(value)
-    return format_html('<time datetime="{}">{}</time>', local.isoformat(), date_format(local, "DATETIME_FORMAT"))
+    return format_html('<time datetime="{}">{}</time>', local.isoformat(), f"{date_format(local)} {local:%H:%M:%S}")

@@ -380,7 +380,7 @@ def _panel(session: Session) -> dict[str, Any]:
         "context": context,
         "cached": caches.served(session, context),
         **versions.newest(session),
-        "budget": memory.max_context_tokens,
+        "budget": memory.options.max_context_tokens,
         "limit": limit,
         "unfolded": session.unpinned_tokens - session.covered_tokens,
         "total": session.unpinned_tokens + session.pinned_tokens,

@@ -129,7 +129,7 @@ CONVMEMORY = {
             "max_message_bytes": 200_000,
             "max_summary_tokens": SUMMARY_TOKENS,
             # With room for messages that the worker has not folded yet.
-            "max_context_tokens": SUMMARY_TOKENS + TOKEN_LIMIT + TOKEN_LIMIT // 3,
+            "max_context_tokens": 3 * TOKEN_LIMIT,
         },
         "CHAT_MODEL": {"BACKEND": CHAT_MODEL},
         "SCHEDULER": {"BACKEND": "django_convmemory.tasks.CeleryScheduler", "OPTIONS": {"queue": "convmemory"}},

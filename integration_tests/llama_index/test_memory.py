@@ -23,8 +23,7 @@ from llama_index.core.base.llms.types import (
 from llama_index.core.memory import BaseMemory, ChatMemoryBuffer
 
 from django_convmemory import messages as chat
-from django_convmemory.contrib import llama_index_items
-from django_convmemory.contrib.llama_index import ConvMemory
+from django_convmemory.contrib.llama_index import ConvMemory, with_items
 from django_convmemory.exceptions import InvalidMessage, InvalidSession
 from django_convmemory.rules.exchanges import REDACTED
 from integration_tests import agent_scripts
@@ -82,7 +81,7 @@ def test_after_a_fold_the_budget_is_held_and_each_call_has_its_result(turns: lis
 
     for number, turn in enumerate(turns, 1):
         context = memory.session.load()
-        given = llama_index_items.messages(message.model_dump(mode="json") for message in memory.get())
+        given = with_items(message.model_dump(mode="json") for message in memory.get())
         assert sum(map(count, given)) <= context.tokens
         assert context.over_budget or context.tokens <= 2 * LIMIT
         run([turn], memory, llm)

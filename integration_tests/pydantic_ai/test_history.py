@@ -33,8 +33,13 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
-from django_convmemory.contrib import pydantic_ai_items
-from django_convmemory.contrib.pydantic_ai import aappend_messages, amessage_history, append_messages, message_history
+from django_convmemory.contrib.pydantic_ai import (
+    aappend_messages,
+    amessage_history,
+    append_messages,
+    message_history,
+    rows,
+)
 from django_convmemory.exceptions import InvalidArgument, InvalidMessage
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
@@ -129,8 +134,8 @@ def test_after_a_fold_the_budget_is_held_and_each_call_has_its_result(turns: lis
     for turn in turns:
         history = message_history(session)
         context = session.load()
-        rows = [row for each in dumped(history) for row in pydantic_ai_items.rows(each)]
-        assert sum(session.memory.counter.count(row) for row in rows) <= context.tokens
+        shown = [row for each in dumped(history) for row in rows(each)]
+        assert sum(session.memory.counter.count(row) for row in shown) <= context.tokens
         assert context.over_budget or context.tokens <= 2 * LIMIT + 10
         new = scripted.run(turn, history).new_messages()
         append_messages(session, new)

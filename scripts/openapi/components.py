@@ -18,9 +18,8 @@ from drf_spectacular.plumbing import ResolvedComponent
 from drf_spectacular.utils import extend_schema_field, extend_schema_serializer
 from rest_framework.serializers import BaseSerializer
 
-from django_convmemory.api import conf, fields, serializers
-from django_convmemory.api.serializers import content
-from django_convmemory.api.serializers.messages import Name
+from django_convmemory.api import conf, serializers
+from django_convmemory.api.serializers import base, messages
 from django_convmemory.api.serializers.sessions import ListedSessionSerializer, PreviewSerializer
 from django_convmemory.context.wire.anthropic import IMAGE_TYPES
 from django_convmemory.context.wire.chat import LONGEST_NAME, REFUSED_IN_NAME
@@ -108,7 +107,7 @@ _NOT_BLANK = {"type": "string", "pattern": rf"[^\s{_MORE_SPACE}]|\ufeff"}
 _BASE64 = "(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{4}|[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)"
 _IMAGE_ADDRESS = {
     "oneOf": [
-        {"type": "string", "pattern": f"^{content.WEB_ADDRESS.pattern}$", "maxLength": content.MAX_ADDRESS_LENGTH},
+        {"type": "string", "pattern": f"^{messages.WEB_ADDRESS.pattern}$", "maxLength": messages.MAX_ADDRESS_LENGTH},
         {"type": "string", "pattern": f"^data:(?:{'|'.join(IMAGE_TYPES)});base64,{_BASE64}$"},
     ]
 }
@@ -125,15 +124,15 @@ _PAGE_SIZE = {
 }
 _JSON_OBJECT = {"type": "object", "additionalProperties": {}}
 for _field, _schema in (
-    (content.Words, _NOT_BLANK),
-    (content.ImageAddress, _IMAGE_ADDRESS),
-    (content.Base64, {"type": "string", "pattern": f"^{_BASE64}$"}),
-    (content.PDF, {"type": "string", "pattern": f"^data:application/pdf;base64,{_BASE64}$"}),
-    (content.FileName, {"type": "string", "maxLength": 255, "pattern": r"^[^\x00-\x1f\x7f]+$"}),
-    (Name, _NAME),
-    (fields.JSONObject, _JSON_OBJECT),
-    (fields.Metadata, _JSON_OBJECT),
-    (fields.PageSize, _PAGE_SIZE),
+    (messages.Words, _NOT_BLANK),
+    (messages.ImageAddress, _IMAGE_ADDRESS),
+    (messages.Base64, {"type": "string", "pattern": f"^{_BASE64}$"}),
+    (messages.PDF, {"type": "string", "pattern": f"^data:application/pdf;base64,{_BASE64}$"}),
+    (messages.FileName, {"type": "string", "maxLength": 255, "pattern": r"^[^\x00-\x1f\x7f]+$"}),
+    (messages.Name, _NAME),
+    (base.JSONObject, _JSON_OBJECT),
+    (base.Metadata, _JSON_OBJECT),
+    (base.PageSize, _PAGE_SIZE),
 ):
     extend_schema_field(_schema)(_field)
 
@@ -141,7 +140,7 @@ for _field, _schema in (
 class _OneOf(OpenApiSerializerFieldExtension):  # type: ignore[no-untyped-call]
     """In an allOf, because drf-spectacular would join the enumerations of all fields with the same name."""
 
-    target_class = "django_convmemory.api.serializers.content.OneOf"
+    target_class = "django_convmemory.api.serializers.messages.OneOf"
 
     def map_serializer_field(self, auto_schema: Any, direction: Any) -> dict[str, Any]:
         return {"allOf": [{"type": "string", "enum": list(self.target.choices)}]}
@@ -149,7 +148,7 @@ class _OneOf(OpenApiSerializerFieldExtension):  # type: ignore[no-untyped-call]
 
 def _content(auto_schema: Any, direction: Any, part_types: Sequence[str]) -> dict[str, Any]:
     """Return the schema of content with these types of parts."""
-    parts = [auto_schema.resolve_serializer(content.CONTENT_PARTS[each], direction).ref for each in part_types]
+    parts = [auto_schema.resolve_serializer(messages.CONTENT_PARTS[each], direction).ref for each in part_types]
     items = {"oneOf": parts} if len(parts) > 1 else parts[0]
     return {
         "oneOf": [_NOT_BLANK, {"type": "array", "minItems": 1, "items": items}],
@@ -161,7 +160,7 @@ class _ToolCalls(OpenApiSerializerFieldExtension):  # type: ignore[no-untyped-ca
     target_class = "django_convmemory.api.serializers.messages.ToolCalls"
 
     def map_serializer_field(self, auto_schema: Any, direction: Any) -> dict[str, Any]:
-        calls = [auto_schema.resolve_serializer(call, direction).ref for call in content.CALLS.values()]
+        calls = [auto_schema.resolve_serializer(call, direction).ref for call in messages.CALLS.values()]
         return {"type": "array", "minItems": 1, "items": {"oneOf": calls}}
 
 
@@ -206,7 +205,7 @@ class _NewMessage(OpenApiSerializerExtension):  # type: ignore[no-untyped-call]
 
 
 class _Alias(OpenApiSerializerFieldExtension):  # type: ignore[no-untyped-call]
-    target_class = "django_convmemory.api.fields.Alias"
+    target_class = "django_convmemory.api.serializers.base.Alias"
 
     def map_serializer_field(self, auto_schema: Any, direction: Any) -> dict[str, Any]:
         return {"type": "string", "description": "An alias of the setting `CONVMEMORY`."}

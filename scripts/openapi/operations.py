@@ -16,14 +16,13 @@ from drf_spectacular.utils import (
     extend_schema_view,
 )
 
-from django_convmemory.api import etags, fields, problems
-from django_convmemory.api.negotiation import EventStreamRenderer, JSONLinesRenderer
-from django_convmemory.api.serializers.base import Nothing
-from django_convmemory.api.serializers.contexts import SummarySerializer
+from django_convmemory.api import etags, problems
+from django_convmemory.api.formats import EventStreamRenderer, JSONLinesRenderer
+from django_convmemory.api.serializers.base import MAX_INTEGER, Nothing
+from django_convmemory.api.serializers.contexts import HitSerializer, SummarySerializer
 from django_convmemory.api.serializers.messages import MessageSerializer
-from django_convmemory.api.serializers.search import HitSerializer
 from django_convmemory.api.serializers.sessions import ListedSessionSerializer, SessionSerializer, StatusSerializer
-from django_convmemory.api.views import actions, contexts, events, messages, search, sessions
+from django_convmemory.api.views import events, messages, sessions
 from django_convmemory.api.views.base import ScopedView, TaggedView
 from scripts.openapi import responses
 
@@ -35,7 +34,7 @@ def _header(name: str, description: str, *, required: bool = False, **limits: in
     return OpenApiParameter(name, schema, OpenApiParameter.HEADER, required=required, description=description)
 
 
-_NUMBER = {"type": "integer", "minimum": 1, "maximum": fields.MAX_INTEGER}
+_NUMBER = {"type": "integer", "minimum": 1, "maximum": MAX_INTEGER}
 # Each operation has the path parameters that its method takes.
 _PATH_PARAMETERS = (
     OpenApiParameter("session_id", OpenApiTypes.UUID, OpenApiParameter.PATH, description="The `id` of the session."),
@@ -230,31 +229,31 @@ OPERATIONS: dict[tuple[type[ScopedView], str], _Operation] = {
         {200: responses.Redacted},
         errors=[503],
     ),
-    (search.SearchSession, "get"): _Operation(
+    (messages.SearchSession, "get"): _Operation(
         SEARCH,
         "sessions_search",
         "Find messages of a session by their words",
         {200: HitSerializer(many=True)},
     ),
-    (search.SearchAll, "get"): _Operation(
+    (messages.SearchAll, "get"): _Operation(
         SEARCH,
         "search",
         "Find messages of all sessions by their words",
         {200: HitSerializer(many=True)},
     ),
-    (contexts.ContextDetail, "get"): _Operation(
+    (messages.ContextDetail, "get"): _Operation(
         CONTEXT, "context_retrieve", "Read the context: what a model is sent next", {200: responses.ContextSerializer}
     ),
-    (contexts.SummaryList, "get"): _Operation(
+    (messages.SummaryList, "get"): _Operation(
         CONTEXT,
         "summaries_list",
         "List the versions of the summary, newest first",
         {200: SummarySerializer(many=True)},
     ),
-    (contexts.SummaryDetail, "get"): _Operation(
+    (messages.SummaryDetail, "get"): _Operation(
         CONTEXT, "summaries_retrieve", "Read a version of the summary", {200: SummarySerializer}
     ),
-    (actions.Truncate, "post"): _Operation(
+    (sessions.Truncate, "post"): _Operation(
         MESSAGES,
         "sessions_truncate",
         "Delete the messages after a position, to get another answer",
@@ -263,10 +262,10 @@ OPERATIONS: dict[tuple[type[ScopedView], str], _Operation] = {
         parameters=[_REQUIRED_IF_MATCH],
         examples={"All but the first two": {"after": 2}},
     ),
-    (actions.Clear, "post"): _Operation(
+    (sessions.Clear, "post"): _Operation(
         SESSIONS, "sessions_clear", "Delete all messages and summaries but keep the session", {204: None}, errors=[503]
     ),
-    (actions.Fork, "post"): _Operation(
+    (sessions.Fork, "post"): _Operation(
         SESSIONS,
         "sessions_fork",
         "Copy a session as it was at a position",
@@ -275,7 +274,7 @@ OPERATIONS: dict[tuple[type[ScopedView], str], _Operation] = {
         parameters=[_IDEMPOTENCY_KEY, _LOCATION, _ETAG],
         examples={"The first four messages": {"at": 4, "key": "what if"}},
     ),
-    (actions.Compact, "post"): _Operation(
+    (sessions.Compact, "post"): _Operation(
         COMPACTION,
         "sessions_compact",
         "Ask a worker to fold what is due",
@@ -283,7 +282,7 @@ OPERATIONS: dict[tuple[type[ScopedView], str], _Operation] = {
         errors=[409, 429],
         parameters=[_LOCATION],
     ),
-    (actions.Rebuild, "post"): _Operation(
+    (sessions.Rebuild, "post"): _Operation(
         COMPACTION,
         "sessions_rebuild",
         "Ask a worker to make the summary again from the messages",
@@ -291,7 +290,7 @@ OPERATIONS: dict[tuple[type[ScopedView], str], _Operation] = {
         errors=[409, 429, 503],
         parameters=[_LOCATION],
     ),
-    (actions.Export, "get"): _Operation(
+    (sessions.Export, "get"): _Operation(
         SESSIONS,
         "sessions_export",
         "Export a session as one line of JSON",
@@ -319,7 +318,7 @@ class _Views(OpenApiViewExtension):  # type: ignore[no-untyped-call]
             if view is self.target
         }
         view: Any = self.target
-        pages = responses.HitPages if issubclass(view, search.SearchView) else responses.Pages
+        pages = responses.HitPages if issubclass(view, messages.SearchView) else responses.Pages
         return extend_schema_view(**documented)(type(view.__name__, (view,), {"pagination_class": pages}))
 
 
@@ -332,7 +331,7 @@ def _documented(view: type[ScopedView], method: str, operation: _Operation) -> A
     if method == "get" and view.query_class is not Nothing:
         parameters.append(view.query_class)
         errors.add(400)
-    if method == "get" and issubclass(view, TaggedView | sessions.SessionList | messages.MessageList):
+    if method == "get" and issubclass(view, TaggedView | sessions.SessionList):
         parameters += [_IF_NONE_MATCH, _ETAG]
         by_status[304] = OpenApiResponse(description="Nothing has changed since the `ETag` in `If-None-Match`.")
     for code in sorted(errors):

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from rest_framework import serializers
 
 from django_convmemory.api import pagination, problems
+from django_convmemory.api.serializers.contexts import QuoteSerializer
 from django_convmemory.api.serializers.messages import Wire
-from django_convmemory.api.serializers.search import QuoteSerializer
 from django_convmemory.context.assembly import PartName
-from django_convmemory.operations.append import Receipt
+from django_convmemory.rules.values import Receipt
 
 
 class Truncated(serializers.Serializer[Any]):
@@ -71,6 +71,41 @@ class ContextSerializer(serializers.Serializer[Any]):
     revision = serializers.IntegerField()
 
 
+# What an entry of ``errors`` has as its ``code``: the kind of one wrong value. They do not change between releases.
+ValueCode = Literal[
+    "address_not_allowed",
+    "blank",
+    "content_part_not_allowed",
+    "empty",
+    "empty_content",
+    "invalid",
+    "invalid_choice",
+    "invalid_message",
+    "invalid_name",
+    "kind_not_allowed",
+    "max_length",
+    "max_value",
+    "message_too_large",
+    "min_length",
+    "min_value",
+    "not_a_list",
+    "not_a_pdf",
+    "not_an_object",
+    "not_base64",
+    "null",
+    "null_characters_not_allowed",
+    "out_of_range",
+    "overflow",
+    "required",
+    "too_deep",
+    "too_large",
+    "too_many_messages",
+    "unknown_alias",
+    "unknown_field",
+    "unstorable",
+]
+
+
 class Code(serializers.ChoiceField):
     """A code of an error. ``component`` is the name of the enumeration in the schema."""
 
@@ -86,7 +121,7 @@ class ProblemError(serializers.Serializer[Any]):
         help_text="The place of the error in the body, or the query parameter (a JSON pointer, RFC 6901)."
     )
     detail = serializers.CharField()
-    code = Code(problems.ValueCode, "ValueCode")
+    code = Code(ValueCode, "ValueCode")
 
 
 class Problem(serializers.Serializer[Any]):

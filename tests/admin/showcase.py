@@ -167,7 +167,7 @@ def outage() -> None:
         alias="default",
         failures=9,
         since=now - dt.timedelta(minutes=20),
-        until=now + dt.timedelta(seconds=45),
+        paused_until=now + dt.timedelta(seconds=45),
         reason="outage",
         error=error,
     )

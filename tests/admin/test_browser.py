@@ -90,7 +90,7 @@ def visit(live_server: LiveServer, browser: Browser, settings: Any, request: Any
 @pytest.fixture
 def short(settings: Any) -> None:
     """A memory that folds early and has a small budget."""
-    limits = {"OPTIONS": {"max_token_limit": 150, "max_context_tokens": 800}}
+    limits = {"OPTIONS": {"max_token_limit": 150, "max_summary_tokens": 500, "max_context_tokens": 900}}
     settings.CONVMEMORY = {"default": settings.CONVMEMORY["default"] | limits}
 
 

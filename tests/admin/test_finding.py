@@ -17,7 +17,7 @@ from django_convmemory.admin import finding
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.handles import SessionHandle
-from django_convmemory.search import queries
+from django_convmemory.search import tokenizer
 from django_convmemory.testing import ScriptedMemories
 from tests.admin.test_sessions import LIST, row_of, staff
 
@@ -220,4 +220,4 @@ def test_the_forms_go_to_a_position_and_to_a_version(chat: SessionHandle) -> Non
     ],
 )
 def test_a_version_has_a_phrase_if_it_has_its_words_in_any_form(phrase: str, text: str, has: bool) -> None:
-    assert finding.has_words(text, queries.query(phrase)) == has
+    assert finding.has_words(text, tokenizer.query(phrase)) == has

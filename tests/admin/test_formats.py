@@ -1,4 +1,4 @@
-"""Durations, costs and moments have one form in all pages."""
+"""Numbers, durations, costs and moments have one form in all pages."""
 
 from __future__ import annotations
 
@@ -30,6 +30,13 @@ def test_a_duration_has_its_natural_unit(seconds: Any, text: str) -> None:
     assert convmemory.duration(seconds) == text
 
 
+def test_a_number_has_its_thousands_apart() -> None:
+    assert [convmemory.number(value) for value in (None, 0, 999, 1234567)] == ["–", "0", "999", "1,234,567"]
+    assert [convmemory.tokens(value) for value in (1, 2500)] == ["1 token", "2,500 tokens"]
+    with translation.override("de"):
+        assert convmemory.tokens(2500) == "2.500 Token"
+
+
 @pytest.mark.parametrize(
     ("amount", "text"),
     [
@@ -58,13 +65,13 @@ def test_a_cost_has_the_currency_of_the_settings(settings: Any) -> None:
 def test_a_moment_is_in_the_time_zone_of_the_site(settings: Any) -> None:
     settings.TIME_ZONE = "Asia/Tokyo"
     at = dt.datetime(2026, 11, 25, 23, 30, tzinfo=dt.UTC)
-    assert convmemory.moment(at) == '<time datetime="2026-11-26T08:30:00+09:00">Nov. 26, 2026, 8:30 a.m.</time>'
+    assert convmemory.moment(at) == '<time datetime="2026-11-26T08:30:00+09:00">Nov. 26, 2026 08:30:00</time>'
     assert convmemory.moment(None) == "–"
 
 
 def test_a_session_is_not_cleared_with_the_word_of_django_forms() -> None:
     """Django's German for "Clear" is what a form's button says that resets it."""
-    from django_convmemory.admin.work import WORK
+    from django_convmemory.admin.actions import WORK
 
     with translation.override("de"):
         assert str(WORK["clear"].label) == "Leeren"

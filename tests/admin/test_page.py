@@ -10,8 +10,8 @@ import pytest
 from django.test import RequestFactory
 
 from django_convmemory import models
-from django_convmemory.admin import bulk, timeline
-from django_convmemory.admin.work import WORK
+from django_convmemory.admin import actions, timeline
+from django_convmemory.admin.actions import WORK
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 
@@ -28,9 +28,9 @@ def test_every_picture_exists() -> None:
 def test_the_page_names_every_action_and_its_permission() -> None:
     for work in WORK.values():
         assert re.search(rf"^\| {work.label} .*`{work.permission}_session`", PAGE, re.MULTILINE), work.label
-    for action in (bulk.compact, bulk.export):
+    for action in (actions.compact, actions.export):
         assert f"| {action.short_description} " in PAGE  # type: ignore[attr-defined]
-    assert (timeline.MESSAGES, bulk.MAX_SESSIONS) == (20, 1000)
+    assert (timeline.MESSAGES, actions.MAX_SESSIONS) == (20, 1000)
 
 
 @pytest.mark.django_db

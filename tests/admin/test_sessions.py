@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from typing import Any
@@ -21,8 +22,8 @@ from pytest_django.asserts import assertRedirects
 
 from django_convmemory import models
 from django_convmemory.admin import SessionAdmin
+from django_convmemory.admin.actions import WORK
 from django_convmemory.admin.page import SessionPage
-from django_convmemory.admin.work import WORK
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.handles import SessionHandle
@@ -367,7 +368,13 @@ def test_each_action_takes_its_permission_and_is_logged(
 def test_a_message_is_redacted(chat: SessionHandle) -> None:
     url = url_of(chat, "redact/26/")
     client = staff("view_session", "change_message")
-    assert b"is emptied" in client.post(url).content
+    asked = client.post(url).content.decode()
+    assert "is emptied" in asked
+    # It shows the message, escaped.
+    assert html.escape(EVIL) in asked
+    assert EVIL not in asked
+    assert "[an image: http://evil.example/pixel.png]" in asked
+    assert "turn 1" not in asked
     assert models.Message.objects.get(position=26).redacted_at is None
     assert client.post(url, {"confirmed": "yes"}).status_code == 302
     assert models.Message.objects.get(position=26).redacted_at is not None

@@ -12,8 +12,8 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from django_convmemory import models
-from django_convmemory.admin import lists, text_search
-from django_convmemory.admin.text_search import TextSearch
+from django_convmemory.admin import finding, lists
+from django_convmemory.admin.finding import TextSearch
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from tests.admin.test_sessions import LIST, Sites, staff
@@ -82,7 +82,7 @@ def test_what_was_said_in_the_newest_sessions_is_found(anna: User, monkeypatch: 
     assert "No session matches." in text
     assert "No session matches." not in client.get(LIST).content.decode()
     assert "Nothing was found." in client.get(LIST, {"q": "ello"}).content.decode()
-    monkeypatch.setattr(text_search, "SESSIONS", 1)
+    monkeypatch.setattr(finding, "SESSIONS", 1)
     assert said(search(client, "shellfish")) == [("second", 2)]
 
 
@@ -110,7 +110,7 @@ def test_all_sessions_of_a_person_are_searched(anna: User, monkeypatch: pytest.M
 def test_the_page_says_that_not_all_messages_were_searched(anna: User) -> None:
     memories["default"].session("long", owner=anna).append(*[ChatMessage.human("ferry")] * 600)
     answer = staff("view_session").get(LIST, {"q": "ferry"})
-    assert len(said(answer.context["found"])) == text_search.SHOWN
+    assert len(said(answer.context["found"])) == finding.SHOWN
     text = answer.content.decode()
     assert "Only 20 messages are shown. There may be more." in text
     assert "Not all of their messages were searched, because some are not indexed yet" in text

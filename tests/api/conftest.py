@@ -12,6 +12,7 @@ from django_convmemory.api import problems
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.handles import SessionHandle
+from scripts.openapi import responses
 
 ROOT = "/api/memory/sessions/"
 
@@ -26,7 +27,7 @@ def empty_cache() -> None:
 def only_documented_codes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every error of every test has a code that the schema lists, or one of the authentication class of the test."""
     document = problems._document
-    known, of_values = {*get_args(problems.ProblemCode), "token_not_valid"}, set(get_args(problems.ValueCode))
+    known, of_values = {*get_args(problems.ProblemCode), "token_not_valid"}, set(get_args(responses.ValueCode))
 
     def checked(problem: Any) -> dict[str, Any]:
         content = document(problem)

@@ -10,7 +10,7 @@ from django.contrib.auth.models import User
 from rest_framework.test import APIClient
 
 from django_convmemory import models
-from django_convmemory.api import previews
+from django_convmemory.api.serializers import sessions
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.handles import SessionHandle
@@ -39,7 +39,7 @@ def listed(api: APIClient, chat: SessionHandle) -> Any:
     ("messages", "role", "text"),
     [
         ([ChatMessage.human("hello")], "user", "hello"),
-        ([ChatMessage.ai("ä" * 500)], "assistant", "ä" * previews.MAX_TEXT),
+        ([ChatMessage.ai("ä" * 500)], "assistant", "ä" * sessions.MAX_TEXT),
         (
             [ChatMessage.human([{"type": "text", "text": "Look:"}, {"type": "text", "text": "a cat"}])],
             "user",

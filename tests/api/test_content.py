@@ -14,7 +14,7 @@ from rest_framework.test import APIClient
 
 from django_convmemory import memory
 from django_convmemory.api import conf
-from django_convmemory.api.serializers import content
+from django_convmemory.api.serializers import messages
 from django_convmemory.context import recalling
 from django_convmemory.messages import MODEL_KINDS, ChatMessage
 from django_convmemory.operations.handles import SessionHandle
@@ -237,7 +237,7 @@ def test_at_most_50_parts_are_listed(api: APIClient, chat: SessionHandle) -> Non
 
 
 def test_the_types_that_a_site_may_allow_have_a_form() -> None:
-    assert tuple(content.CONTENT_PARTS) == conf.CONTENT_PARTS
+    assert tuple(messages.CONTENT_PARTS) == conf.CONTENT_PARTS
 
 
 @given(st.text(max_size=40) | st.text("ab.:/?#@[]\\\uff0f\u2100 -_0", max_size=20))
@@ -245,7 +245,7 @@ def test_an_https_address_has_a_host_and_no_user(rest: str) -> None:
     """The standard library finds a host in every address that is accepted, and no credentials or other scheme."""
     url = f"https://{rest}"
     try:
-        content.ImageAddress().run_validation(url)
+        messages.ImageAddress().run_validation(url)
     except ValidationError:
         return
     parts = urlsplit(url)
@@ -257,24 +257,23 @@ def test_an_https_address_has_a_host_and_no_user(rest: str) -> None:
 @given(st.binary(min_size=1, max_size=60))
 def test_base64_is_accepted_as_it_is_written(data: bytes) -> None:
     text = base64.b64encode(data).decode()
-    assert content.Base64().run_validation(text) == text
+    assert messages.Base64().run_validation(text) == text
     for wrong in (text[:-1], f"{text}=", f"{text}\n", f" {text}"):
         with pytest.raises(ValidationError):
-            content.Base64().run_validation(wrong)
+            messages.Base64().run_validation(wrong)
 
 
 # Size.
 
 
 def test_a_message_that_no_context_has_room_for_is_refused(api: APIClient, chat: SessionHandle) -> None:
-    budget = chat.memory.max_context_tokens
-    assert budget == 900
+    assert chat.memory.options.max_context_tokens == 6000
     before = dump_tables()
     response = api.post(url_of(chat, "messages/"), messages_body("Fine.", "word " * 200_000), format="json")
     assert_problem(response, 413, "message_too_large", "/messages/1")
-    assert "about 200562 tokens; the limit is 900" in response.json()["detail"]
+    assert "about 200195 tokens; the limit is 6000" in response.json()["detail"]
     assert dump_tables() == before
-    assert post(api, chat, user("word " * 800)).status_code == 201
+    assert post(api, chat, user("word " * 5500)).status_code == 201
     assert chat.load().over_budget is False
 
 
@@ -287,7 +286,7 @@ def test_a_site_sets_the_size_of_a_message(api: APIClient, chat: SessionHandle, 
 
 
 def test_parts_count_together(api: APIClient, chat: SessionHandle) -> None:
-    parts = [{"type": "text", "text": "word " * 400}] * 3
+    parts = [{"type": "text", "text": "word " * 2500}] * 3
     assert_problem(post(api, chat, user(parts)), 413, "message_too_large", "/messages/0")
 
 

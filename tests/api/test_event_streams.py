@@ -20,7 +20,7 @@ from django.db import OperationalError, connection
 from django.db.backends.signals import connection_created
 
 from django_convmemory import models
-from django_convmemory.api import events, streams
+from django_convmemory.api.views import events
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.handles import SessionHandle
@@ -36,8 +36,8 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look and check ten times as often as a site does."""
-    monkeypatch.setattr(streams, "POLL", 0.1)
-    monkeypatch.setattr(streams, "CHECK", 0.5)
+    monkeypatch.setattr(events, "POLL", 0.1)
+    monkeypatch.setattr(events, "CHECK", 0.5)
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def follow(port: int, anna: User, chat: SessionHandle) -> Iterator[Callable[...,
     yield open_stream
     for follower in opened:
         follower.close()
-    processes.wait_until(lambda: not list(streams._open), "all streams are closed")
+    processes.wait_until(lambda: not list(events._open), "all streams are closed")
 
 
 def say(chat: SessionHandle, text: str) -> None:
@@ -127,7 +127,7 @@ def test_who_loses_access_loses_the_stream(
 def test_a_token_is_checked_again(
     revoked: bool, port: int, chat: SessionHandle, anna: User, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "LIFE", 3.0)
+    monkeypatch.setattr(events, "LIFE", 3.0)
     # The framework notes the user of the token in the request, where session authentication would find it again.
     settings.CONVMEMORY_API = {
         "AUTHENTICATION_CLASSES": [
@@ -167,8 +167,8 @@ def test_a_user_has_a_few_streams(follow: Callable[..., Follower], port: int, se
 def test_silent_streams_send_comments_and_end_some_day(
     follow: Callable[..., Follower], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "HEARTBEAT", 0.3)
-    monkeypatch.setattr(streams, "LIFE", 2.0)
+    monkeypatch.setattr(events, "HEARTBEAT", 0.3)
+    monkeypatch.setattr(events, "LIFE", 2.0)
     tab = follow()
     assert [event.name for event in tab.rest()] == ["reset"]
     assert tab.comments >= 2
@@ -208,19 +208,19 @@ class Statements:
 def test_all_streams_share_a_statement_and_hold_no_connection(
     follow: Callable[..., Follower], anna: User, chat: SessionHandle, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "CHECK", 1000)
+    monkeypatch.setattr(events, "CHECK", 1000)
     statements = Statements()
     connection_created.connect(statements.connect)
     # The statements before each look at all streams.
     before: list[int] = []
-    look = streams._look
+    look = events._look
 
     def count(open_streams: Any) -> Any:
         if len(open_streams) == 8:
             before.append(len(statements.by_thread.get(threading.current_thread().name, ())))
         return look(open_streams)
 
-    monkeypatch.setattr(streams, "_look", count)
+    monkeypatch.setattr(events, "_look", count)
     others = [memories["default"].session(f"s{number}", owner=anna) for number in range(4)]
     cookie = cookie_of(anna)
     followers = [follow() for _ in range(4)]
@@ -253,18 +253,18 @@ def test_streams_outlast_a_database_that_fails(
 ) -> None:
     tab = follow()
     tab.until("reset")
-    real, failures = streams._sessions, 0
+    real, failures = events._sessions, 0
 
     def failing(open_streams: Any) -> Any:
         nonlocal failures
         failures += 1
         raise OperationalError("the database is away")
 
-    with caplog.at_level(logging.CRITICAL, streams.__name__):
-        monkeypatch.setattr(streams, "_sessions", failing)
+    with caplog.at_level(logging.CRITICAL, events.__name__):
+        monkeypatch.setattr(events, "_sessions", failing)
         say(chat, "three")
         processes.wait_until(lambda: failures >= 2, "two failed looks")
-    monkeypatch.setattr(streams, "_sessions", real)
+    monkeypatch.setattr(events, "_sessions", real)
     assert tab.until("message").data["position"] == 3
 
 
@@ -307,7 +307,7 @@ def test_a_defect_of_the_sites_own_classes_ends_one_stream(
 def test_slow_checks_are_spread_over_several_looks(
     chat: SessionHandle, anna: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "CHECKING", 0.05)
+    monkeypatch.setattr(events, "CHECKING", 0.05)
     row = models.Session.objects.with_clock().get()
     seen = events.Seen.all_of(row)
     checked: list[int] = []
@@ -317,15 +317,15 @@ def test_slow_checks_are_spread_over_several_looks(
         time.sleep(0.1)
         return True
 
-    opened = [streams.Stream("anna", row, seen, functools.partial(slow_check, number)) for number in range(4)]
+    opened = [events.Stream("anna", row, seen, functools.partial(slow_check, number)) for number in range(4)]
     for number, stream in enumerate(opened):
         stream.check_at = time.monotonic() - 10 + number
     say(chat, "three")
     # All of them get the message, and those that wait longest are checked first.
-    assert set(streams._look(opened)) == set(opened)
+    assert set(events._look(opened)) == set(opened)
     assert checked == [0]
     for _ in range(4):
-        streams._look(opened)
+        events._look(opened)
     assert checked[:4] == [0, 1, 2, 3]
 
 

@@ -10,7 +10,7 @@ import pytest
 from rest_framework.test import APIClient
 
 from django_convmemory import models
-from django_convmemory.api import events
+from django_convmemory.api.views import events
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.handles import SessionHandle
 from django_convmemory.testing import ScriptedMemories

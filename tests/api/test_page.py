@@ -51,7 +51,7 @@ def test_the_page_names_every_address() -> None:
 
 def test_the_page_names_every_setting() -> None:
     defaults = conf.Limits()
-    for key in conf.KEYS:
+    for key in map(str.upper, conf.TYPES):
         assert f"`{key}`" in PAGE
     assert f"{defaults.max_body_bytes:,}".replace(",", " ") in PAGE
     assert f'"{defaults.scope}"' in PAGE

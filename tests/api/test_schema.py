@@ -22,11 +22,12 @@ from rest_framework.test import APIClient
 
 from django_convmemory import models
 from django_convmemory.api import conf, openapi, problems
-from django_convmemory.api.serializers import content, messages
+from django_convmemory.api.serializers import messages
 from django_convmemory.maintenance import integrity
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.handles import SessionHandle
+from scripts.openapi import responses
 from scripts.openapi.schema import generate
 from tests import processes
 from tests.api import test_content, test_hard_input
@@ -94,23 +95,23 @@ def test_what_a_page_renders_is_typed() -> None:
     assert set(schemas["ConvMemoryStatus"]["properties"]["lag"]["properties"]) == {"messages", "tokens"}
     for component in ("Session", "Message", "Neighbour"):
         assert schemas[f"ConvMemory{component}"]["properties"]["metadata"]["type"] == "object"
-    for component, known in (("ProblemCode", problems.ProblemCode), ("ValueCode", problems.ValueCode)):
+    for component, known in (("ProblemCode", problems.ProblemCode), ("ValueCode", responses.ValueCode)):
         assert schemas[f"ConvMemory{component}"]["enum"] == list(get_args(known))
 
 
 def test_the_schema_has_every_type_of_part() -> None:
-    assert {f"ConvMemory{part.__name__}" for part in content.CONTENT_PARTS.values()} <= components().keys()
+    assert {f"ConvMemory{part.__name__}" for part in messages.CONTENT_PARTS.values()} <= components().keys()
 
 
 # Valid and not valid by the patterns of the schema, and by the server.
 @pytest.mark.parametrize(
     ("field", "valid", "refused"),
     [
-        (content.ImageAddress(), ["https://a.example/b?c#d", "data:image/gif;base64,AAAA"], ["http://a", "https://"]),
-        (content.Base64(), ["AAAA", "AA==", "AAAAAAA="], ["", "AAA", "AAAA=", "A A="]),
-        (content.PDF(), ["data:application/pdf;base64,AAA="], ["AAAA", "data:application/pdf;base64,"]),
-        (content.FileName(), ["a b.pdf"], ["a\nb", "", "x" * 256]),
-        (content.Words(), [" a ", "\ufeff"], ["", " \t", "\x1f\x85"]),
+        (messages.ImageAddress(), ["https://a.example/b?c#d", "data:image/gif;base64,AAAA"], ["http://a", "https://"]),
+        (messages.Base64(), ["AAAA", "AA==", "AAAAAAA="], ["", "AAA", "AAAA=", "A A="]),
+        (messages.PDF(), ["data:application/pdf;base64,AAA="], ["AAAA", "data:application/pdf;base64,"]),
+        (messages.FileName(), ["a b.pdf"], ["a\nb", "", "x" * 256]),
+        (messages.Words(), [" a ", "\ufeff"], ["", " \t", "\x1f\x85"]),
         (messages.Name(), ["Anna-Lee"], ["Anna Lee", "a<b", "a\x1fb", "a\x85b", "a\ufeffb", "", "x" * 65]),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Field) else None,
@@ -134,7 +135,7 @@ def test_the_patterns_of_the_schema_are_those_of_the_server(
 OTHER_VALUES: dict[str, tuple[str, Any]] = {
     "blank": ("fork/", {"at": 1, "key": ""}),
     "max_value": ("fork/", {"at": 2**53}),
-    "message_too_large": ("messages/", messages_body("word " * 2000)),
+    "message_too_large": ("messages/", messages_body("word " * 9000)),
     "min_value": ("fork/", {"at": -1}),
     "null_characters_not_allowed": ("fork/", {"at": 1, "key": "\0"}),
     "out_of_range": ("messages/?limit=0", None),
@@ -145,7 +146,7 @@ OTHER_VALUES: dict[str, tuple[str, Any]] = {
 
 def test_every_code_of_a_value_occurs(api: APIClient, chat: SessionHandle) -> None:
     listed = {code for _, code, _ in (*test_hard_input.MESSAGES, *test_content.NEVER)}
-    assert listed | OTHER_VALUES.keys() == set(get_args(problems.ValueCode))
+    assert listed | OTHER_VALUES.keys() == set(get_args(responses.ValueCode))
     for code, (path, body) in OTHER_VALUES.items():
         url = f"{ROOT}{path}" if path.startswith("?") else url_of(chat, path)
         response = api.get(url) if body is None else api.post(url, body, format="json")

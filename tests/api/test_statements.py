@@ -46,7 +46,7 @@ STATEMENTS: dict[tuple[str, str], tuple[int, int, int]] = {
     ("POST", "compact"): (2, 2, 2),
     ("POST", "rebuild"): (2, 2, 2),
     # An export takes one more for each thousand messages.
-    ("GET", "export"): (7, 7, 7),
+    ("GET", "export"): (6, 6, 6),
 }
 _OWN = ("SAVEPOINT", "RELEASE", "BEGIN", "ROLLBACK", "SELECT VERSION", "SELECT @@", "SELECT set_config", "SET ")
 

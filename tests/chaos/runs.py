@@ -20,7 +20,7 @@ from django.db.models import F
 from django_convmemory import clock, exceptions, models, tasks
 from django_convmemory.memory import memories
 from django_convmemory.operations.folding import PATIENCE
-from django_convmemory.rules.breaker import Reason
+from django_convmemory.rules.pause import Reason
 from django_convmemory.rules.values import AttemptOutcome
 from django_convmemory.sender import sender
 from tests.chaos import servers
@@ -56,7 +56,7 @@ class Run:
         self._swept = 0.0
         self._beginning = threading.Lock()
         site.model.forget()
-        # What the breakers counted in the run before.
+        # What the pauses counted in the run before.
         models.AliasState.objects.all().delete()
 
     # Talking.
@@ -174,8 +174,8 @@ class Run:
 
     def end_pauses(self, *reasons: Reason) -> None:
         """End the pauses for these reasons now."""
-        paused = models.AliasState.objects.filter(reason__in=reasons, until__gt=clock.Clock())
-        paused.update(until=clock.Clock(-1))
+        paused = models.AliasState.objects.filter(reason__in=reasons, paused_until__gt=clock.Clock())
+        paused.update(paused_until=clock.Clock(-1))
 
     # The state of a talk.
 

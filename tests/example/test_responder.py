@@ -155,7 +155,7 @@ TALK = (
 def test_what_was_told_is_found_in_other_words_after_a_long_talk(ask: Ask) -> None:
     offline = importlib.import_module("chat.summaries").OfflineChatModel()
     memory = ConversationSummaryBufferMemory(
-        InMemoryStore(), offline, max_token_limit=300, max_summary_tokens=200, max_context_tokens=600
+        InMemoryStore(), offline, max_token_limit=300, max_summary_tokens=200, max_context_tokens=700
     )
     session = memory.session("s")
     for said in [*[fact for fact, _, _ in FACTS], *TALK * 6]:

@@ -45,7 +45,8 @@ SELECT `convmemory_session`.`id`, `convmemory_session`.`public_id`, `convmemory_
     `convmemory_session`.`updated_at`, UTC_TIMESTAMP(6) AS `now`, (
     SELECT U0.`reason` AS `reason`
     FROM `convmemory_aliasstate` U0
-    WHERE ((U0.`until` > (UTC_TIMESTAMP(6))
+    WHERE (NOT (U0.`reason` = %s)
+        AND (U0.`paused_until` > (UTC_TIMESTAMP(6))
             OR U0.`reason` IN (%s, %s))
         AND U0.`alias` = (`convmemory_session`.`alias`))) AS `pause`, `auth_user`.`id`,
             `auth_user`.`password`, `auth_user`.`last_login`, `auth_user`.`is_superuser`,
@@ -391,45 +392,60 @@ UNION ALL (
 -- messages_at
 SELECT `convmemory_message`.`session_id` AS `session_id`, `convmemory_session`.`epoch` AS `session__epoch`,
     `convmemory_message`.`position` AS `position`, `convmemory_message`.`created_at` AS `created_at`,
-    `convmemory_message`.`role` AS `role`, `convmemory_message`.`kind` AS `kind`,
-    `convmemory_message`.`content` AS `content`, `convmemory_message`.`wire` AS `wire`,
-    `convmemory_message`.`metadata` AS `metadata`, `convmemory_message`.`tokens` AS `tokens`,
-    `convmemory_message`.`redacted_at` AS `redacted_at`, `convmemory_message`.`public_id` AS `public_id`
+    `convmemory_message`.`tokens` AS `tokens`, `convmemory_message`.`redacted_at` AS `redacted_at`,
+    `convmemory_message`.`public_id` AS `public_id`, `convmemory_message`.`role` AS `role`,
+    `convmemory_message`.`kind` AS `kind`, `convmemory_message`.`content` AS `content`,
+    `convmemory_message`.`wire` AS `expressionwrapper1`, `convmemory_message`.`metadata` AS
+    `expressionwrapper2`
 FROM `convmemory_message` INNER JOIN `convmemory_session` ON (`convmemory_message`.`session_id` =
     `convmemory_session`.`id`)
 WHERE (`convmemory_message`.`position` IN (%s, %s)
     AND `convmemory_message`.`session_id` = %s);
 
--- breaker
+-- pause_of
+-- change_pause (1 of 6)
+-- change_pause (5 of 6)
+-- change_pause, nothing to change
 SELECT UTC_TIMESTAMP(6) AS `clock1`, `convmemory_aliasstate`.`failures` AS `failures`,
     `convmemory_aliasstate`.`last_session` AS `last_session`, `convmemory_aliasstate`.`since` AS `since`,
-    `convmemory_aliasstate`.`until` AS `until`, `convmemory_aliasstate`.`reason` AS `reason`,
+    `convmemory_aliasstate`.`paused_until` AS `paused_until`, `convmemory_aliasstate`.`reason` AS `reason`,
     `convmemory_aliasstate`.`error` AS `error`
 FROM `convmemory_aliasstate`
 WHERE `convmemory_aliasstate`.`alias` = (%s);
 
--- count_failure (1 of 5)
--- open_breaker (1 of 2)
+-- change_pause (2 of 6)
+-- change_pause (6 of 6)
+UPDATE `convmemory_aliasstate`
+SET `failures` = %s, `last_session` = NULL, `since` = NULL, `paused_until` = NULL, `reason` = %s, `error` = %s
+WHERE (`convmemory_aliasstate`.`alias` = %s
+    AND `convmemory_aliasstate`.`failures` = %s
+    AND `convmemory_aliasstate`.`last_session` IS NULL
+    AND `convmemory_aliasstate`.`paused_until` IS NULL
+    AND `convmemory_aliasstate`.`reason` = %s
+    AND `convmemory_aliasstate`.`since` IS NULL);
+
+-- change_pause (3 of 6)
 -- mark_unmarked (2 of 6)
 SELECT %s AS `a`
 FROM `convmemory_aliasstate`
 WHERE `convmemory_aliasstate`.`alias` = %s LIMIT 1;
 
--- count_failure (2 of 5)
-INSERT IGNORE INTO `convmemory_aliasstate` (`alias`, `failures`, `last_session`, `since`, `until`, `reason`,
-    `error`, `threshold`, `compared_id`)
+-- change_pause (4 of 6)
+INSERT IGNORE INTO `convmemory_aliasstate` (`alias`, `failures`, `last_session`, `since`, `paused_until`,
+    `reason`, `error`, `threshold`, `compared_id`)
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s);
 
--- count_failure (3 of 5)
+-- has_folded_another
 SELECT %s AS `a`
 FROM `convmemory_attempt`
 WHERE (`convmemory_attempt`.`alias` = %s
     AND `convmemory_attempt`.`outcome` = %s
     AND `convmemory_attempt`.`started_at` >= (COALESCE((
-                SELECT CASE WHEN (U0.`outcome` = %s) THEN U0.`started_at` ELSE UTC_TIMESTAMP(6) END AS `case1`
+                SELECT CASE WHEN (U0.`outcome` = %s) THEN U0.`started_at` ELSE (UTC_TIMESTAMP(6) + INTERVAL %s
+                    MICROSECOND) END AS `case1`
                 FROM `convmemory_attempt` U0
                 WHERE U0.`session_id` = %s
-                ORDER BY U0.`id` DESC LIMIT 1), UTC_TIMESTAMP(6)))
+                ORDER BY U0.`id` DESC LIMIT 1), (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)))
     AND NOT (`convmemory_attempt`.`session_id` = %s
         AND `convmemory_attempt`.`session_id` IS NOT NULL)
     AND NOT (EXISTS(
@@ -438,61 +454,6 @@ WHERE (`convmemory_attempt`.`alias` = %s
             WHERE (U0.`session_id` = (`convmemory_attempt`.`session_id`)
                 AND U0.`version` = (`convmemory_attempt`.`version`)
                 AND U0.`stand_in` = %s) LIMIT 1))) LIMIT 1;
-
--- count_failure (4 of 5)
-UPDATE `convmemory_aliasstate`
-SET `failures` = (`convmemory_aliasstate`.`failures` + %s), `last_session` = %s, `since` =
-    COALESCE(`convmemory_aliasstate`.`since`, UTC_TIMESTAMP(6)), `error` = %s
-WHERE (`convmemory_aliasstate`.`alias` = %s
-    AND (`convmemory_aliasstate`.`reason` IN (%s, %s)
-        OR `convmemory_aliasstate`.`last_session` IS NULL
-        OR NOT (`convmemory_aliasstate`.`last_session` = %s
-            AND `convmemory_aliasstate`.`last_session` IS NOT NULL)));
-
--- count_failure (5 of 5)
-SELECT `convmemory_aliasstate`.`failures` AS `failures`
-FROM `convmemory_aliasstate`
-WHERE `convmemory_aliasstate`.`alias` = %s
-ORDER BY `convmemory_aliasstate`.`alias` ASC LIMIT 1;
-
--- open_breaker (2 of 2)
-UPDATE `convmemory_aliasstate`
-SET `since` = CASE WHEN (NOT (`convmemory_aliasstate`.`reason` IN (%s, %s))
-    OR (`convmemory_aliasstate`.`reason` = %s
-        AND NOT (`convmemory_aliasstate`.`reason` = %s))) THEN UTC_TIMESTAMP(6) ELSE
-            COALESCE(`convmemory_aliasstate`.`since`, UTC_TIMESTAMP(6)) END, `until` = UTC_TIMESTAMP(6),
-            `reason` = %s, `error` = %s
-WHERE `convmemory_aliasstate`.`alias` = %s;
-
--- probe
-UPDATE `convmemory_aliasstate`
-SET `since` = CASE WHEN (`convmemory_aliasstate`.`until` < (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)) THEN
-    UTC_TIMESTAMP(6) ELSE `convmemory_aliasstate`.`since` END, `until` = (UTC_TIMESTAMP(6) + INTERVAL %s
-    MICROSECOND)
-WHERE (`convmemory_aliasstate`.`alias` = %s
-    AND `convmemory_aliasstate`.`reason` IN (%s, %s)
-    AND `convmemory_aliasstate`.`until` <= (UTC_TIMESTAMP(6)));
-
--- end_probe
-UPDATE `convmemory_aliasstate`
-SET `until` = UTC_TIMESTAMP(6)
-WHERE (`convmemory_aliasstate`.`alias` = %s
-    AND `convmemory_aliasstate`.`reason` IN (%s, %s)
-    AND `convmemory_aliasstate`.`until` > (UTC_TIMESTAMP(6)));
-
--- close_breaker (1 of 2)
-SELECT `convmemory_aliasstate`.`alias` AS `alias`
-FROM `convmemory_aliasstate`
-WHERE (`convmemory_aliasstate`.`alias` = (%s)
-    AND (`convmemory_aliasstate`.`failures` > %s
-        OR `convmemory_aliasstate`.`reason` IN (%s, %s)));
-
--- close_breaker (2 of 2)
-UPDATE `convmemory_aliasstate`
-SET `failures` = %s, `last_session` = NULL, `since` = NULL, `until` = UTC_TIMESTAMP(6), `reason` = %s, `error`
-    = %s
-WHERE (`convmemory_aliasstate`.`alias` = %s
-    AND `convmemory_aliasstate`.`reason` IN (%s, %s));
 
 -- mark_unmarked (1 of 6)
 -- mark_unmarked, when all are marked
@@ -547,8 +508,8 @@ FROM (
                 SELECT %s AS `a`
                 FROM `convmemory_aliasstate` U0
                 WHERE (U0.`alias` = (`convmemory_session`.`alias`)
-                    AND U0.`until` > (`convmemory_session`.`queued_at`)
-                    AND U0.`until` <= (UTC_TIMESTAMP(6))) LIMIT 1))) LIMIT 10) subquery;
+                    AND U0.`paused_until` > (`convmemory_session`.`queued_at`)
+                    AND U0.`paused_until` <= (UTC_TIMESTAMP(6))) LIMIT 1))) LIMIT 10) subquery;
 
 -- sweep (1 of 3)
 SELECT %s AS `a`
@@ -558,16 +519,18 @@ WHERE (`convmemory_session`.`due_since` IS NOT NULL
         OR `convmemory_session`.`lease_expires_at` <= (UTC_TIMESTAMP(6)))
     AND `convmemory_session`.`alias` = %s
     AND (`convmemory_session`.`queued_at` IS NULL
+        OR `convmemory_session`.`queued_at` > (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
         OR `convmemory_session`.`queued_at` <= (UTC_TIMESTAMP(6))
-        OR `convmemory_session`.`queued_at` < (`convmemory_session`.`due_since`)
+        OR (`convmemory_session`.`due_since` <= (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
+            AND `convmemory_session`.`queued_at` < (`convmemory_session`.`due_since`))
         OR (`convmemory_session`.`lease_expires_at` > (`convmemory_session`.`queued_at`)
             AND `convmemory_session`.`lease_expires_at` <= (UTC_TIMESTAMP(6)))
         OR EXISTS(
             SELECT %s AS `a`
             FROM `convmemory_aliasstate` U0
             WHERE (U0.`alias` = (`convmemory_session`.`alias`)
-                AND U0.`until` > (`convmemory_session`.`queued_at`)
-                AND U0.`until` <= (UTC_TIMESTAMP(6))) LIMIT 1))
+                AND U0.`paused_until` > (`convmemory_session`.`queued_at`)
+                AND U0.`paused_until` <= (UTC_TIMESTAMP(6))) LIMIT 1))
     AND (`convmemory_session`.`next_attempt_at` IS NULL
         OR `convmemory_session`.`next_attempt_at` <= (UTC_TIMESTAMP(6)))) LIMIT 1;
 
@@ -579,16 +542,18 @@ WHERE (`convmemory_session`.`due_since` IS NOT NULL
         OR `convmemory_session`.`lease_expires_at` <= (UTC_TIMESTAMP(6)))
     AND `convmemory_session`.`alias` = %s
     AND (`convmemory_session`.`queued_at` IS NULL
+        OR `convmemory_session`.`queued_at` > (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
         OR `convmemory_session`.`queued_at` <= (UTC_TIMESTAMP(6))
-        OR `convmemory_session`.`queued_at` < (`convmemory_session`.`due_since`)
+        OR (`convmemory_session`.`due_since` <= (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
+            AND `convmemory_session`.`queued_at` < (`convmemory_session`.`due_since`))
         OR (`convmemory_session`.`lease_expires_at` > (`convmemory_session`.`queued_at`)
             AND `convmemory_session`.`lease_expires_at` <= (UTC_TIMESTAMP(6)))
         OR EXISTS(
             SELECT %s AS `a`
             FROM `convmemory_aliasstate` U0
             WHERE (U0.`alias` = (`convmemory_session`.`alias`)
-                AND U0.`until` > (`convmemory_session`.`queued_at`)
-                AND U0.`until` <= (UTC_TIMESTAMP(6))) LIMIT 1))
+                AND U0.`paused_until` > (`convmemory_session`.`queued_at`)
+                AND U0.`paused_until` <= (UTC_TIMESTAMP(6))) LIMIT 1))
     AND (`convmemory_session`.`next_attempt_at` IS NULL
         OR `convmemory_session`.`next_attempt_at` <= (UTC_TIMESTAMP(6))))
 ORDER BY `convmemory_session`.`due_since` ASC, 1 ASC LIMIT 10 FOR
@@ -827,9 +792,9 @@ WHERE `convmemory_session`.`name_hash` = %s LIMIT 1 FOR UPDATE;
 
 -- fork (7 of 17)
 -- truncate (3 of 15)
-SELECT `convmemory_message`.`position` AS `position`, `convmemory_message`.`tokens` AS `tokens`,
-    `convmemory_message`.`tokens_through` AS `tokens_through`, `convmemory_message`.`answers` AS `answers`,
-    `convmemory_message`.`role` AS `role`, `convmemory_message`.`wire` AS `wire`
+SELECT `convmemory_message`.`position` AS `position`, `convmemory_message`.`role` AS `role`,
+    `convmemory_message`.`wire` AS `wire`, `convmemory_message`.`tokens` AS `tokens`,
+    `convmemory_message`.`answers` AS `answers`, `convmemory_message`.`tokens_through` AS `tokens_through`
 FROM `convmemory_message`
 WHERE (`convmemory_message`.`position` <= %s
     AND `convmemory_message`.`session_id` = %s
@@ -838,9 +803,9 @@ ORDER BY 1 DESC LIMIT 1 FOR UPDATE;
 
 -- fork (8 of 17)
 -- truncate (4 of 15)
-SELECT `convmemory_message`.`position` AS `position`, `convmemory_message`.`tokens` AS `tokens`,
-    `convmemory_message`.`tokens_through` AS `tokens_through`, `convmemory_message`.`answers` AS `answers`,
-    `convmemory_message`.`role` AS `role`, `convmemory_message`.`wire` AS `wire`
+SELECT `convmemory_message`.`position` AS `position`, `convmemory_message`.`role` AS `role`,
+    `convmemory_message`.`wire` AS `wire`, `convmemory_message`.`tokens` AS `tokens`,
+    `convmemory_message`.`answers` AS `answers`, `convmemory_message`.`tokens_through` AS `tokens_through`
 FROM `convmemory_message`
 WHERE (`convmemory_message`.`position` <= %s
     AND `convmemory_message`.`session_id` = %s
@@ -850,9 +815,9 @@ ORDER BY 1 DESC LIMIT 1 FOR UPDATE;
 
 -- fork (9 of 17)
 -- truncate (5 of 15)
-SELECT `convmemory_message`.`position` AS `position`, `convmemory_message`.`tokens` AS `tokens`,
-    `convmemory_message`.`tokens_through` AS `tokens_through`, `convmemory_message`.`answers` AS `answers`,
-    `convmemory_message`.`role` AS `role`, `convmemory_message`.`wire` AS `wire`
+SELECT `convmemory_message`.`position` AS `position`, `convmemory_message`.`role` AS `role`,
+    `convmemory_message`.`wire` AS `wire`, `convmemory_message`.`tokens` AS `tokens`,
+    `convmemory_message`.`answers` AS `answers`, `convmemory_message`.`tokens_through` AS `tokens_through`
 FROM `convmemory_message`
 WHERE (`convmemory_message`.`position` <= %s
     AND `convmemory_message`.`session_id` = %s
@@ -1005,9 +970,12 @@ WHERE (`convmemory_session`.`lease_expires_at` > (UTC_TIMESTAMP(6))
 -- redact (13 of 36)
 -- redact (25 of 36)
 UPDATE `convmemory_session`
-SET `due_since` = NULL, `queued_at` = NULL, `attempts` = %s, `next_attempt_at` = NULL, `lease_token` = %s,
-    `lease_expires_at` = NULL, `last_error` = %s, `epoch` = (`convmemory_session`.`epoch` + %s), `revision` =
-    (`convmemory_session`.`revision` + %s), `updated_at` = UTC_TIMESTAMP(6)
+SET `rebuild_after` = CASE WHEN (`convmemory_session`.`lease_expires_at` > (UTC_TIMESTAMP(6))
+    AND `convmemory_session`.`rebuild_after` IS NOT NULL) THEN UTC_TIMESTAMP(6) ELSE
+        `convmemory_session`.`rebuild_after` END, `due_since` = NULL, `queued_at` = NULL, `attempts` = %s,
+        `next_attempt_at` = NULL, `lease_token` = %s, `lease_expires_at` = NULL, `last_error` = %s, `epoch` =
+        (`convmemory_session`.`epoch` + %s), `revision` = (`convmemory_session`.`revision` + %s), `updated_at`
+        = UTC_TIMESTAMP(6)
 WHERE `convmemory_session`.`id` = %s;
 
 -- redact (14 of 36)
@@ -1093,9 +1061,12 @@ WHERE `convmemory_session`.`id` = %s;
 
 -- truncate (1 of 15)
 UPDATE `convmemory_session`
-SET `due_since` = NULL, `queued_at` = NULL, `attempts` = %s, `next_attempt_at` = NULL, `lease_token` = %s,
-    `lease_expires_at` = NULL, `last_error` = %s, `epoch` = (`convmemory_session`.`epoch` + %s), `revision` =
-    (`convmemory_session`.`revision` + %s), `updated_at` = UTC_TIMESTAMP(6)
+SET `rebuild_after` = CASE WHEN (`convmemory_session`.`lease_expires_at` > (UTC_TIMESTAMP(6))
+    AND `convmemory_session`.`rebuild_after` IS NOT NULL) THEN UTC_TIMESTAMP(6) ELSE
+        `convmemory_session`.`rebuild_after` END, `due_since` = NULL, `queued_at` = NULL, `attempts` = %s,
+        `next_attempt_at` = NULL, `lease_token` = %s, `lease_expires_at` = NULL, `last_error` = %s, `epoch` =
+        (`convmemory_session`.`epoch` + %s), `revision` = (`convmemory_session`.`revision` + %s), `updated_at`
+        = UTC_TIMESTAMP(6)
 WHERE (`convmemory_session`.`name_hash` = %s
     AND `convmemory_session`.`last_position` > %s);
 
@@ -1134,9 +1105,12 @@ WHERE (`convmemory_usedkey`.`gone_at` IS NULL
 
 -- clear (1 of 7)
 UPDATE `convmemory_session`
-SET `due_since` = NULL, `queued_at` = NULL, `attempts` = %s, `next_attempt_at` = NULL, `lease_token` = %s,
-    `lease_expires_at` = NULL, `last_error` = %s, `epoch` = (`convmemory_session`.`epoch` + %s), `revision` =
-    (`convmemory_session`.`revision` + %s), `updated_at` = UTC_TIMESTAMP(6)
+SET `rebuild_after` = CASE WHEN (`convmemory_session`.`lease_expires_at` > (UTC_TIMESTAMP(6))
+    AND `convmemory_session`.`rebuild_after` IS NOT NULL) THEN UTC_TIMESTAMP(6) ELSE
+        `convmemory_session`.`rebuild_after` END, `due_since` = NULL, `queued_at` = NULL, `attempts` = %s,
+        `next_attempt_at` = NULL, `lease_token` = %s, `lease_expires_at` = NULL, `last_error` = %s, `epoch` =
+        (`convmemory_session`.`epoch` + %s), `revision` = (`convmemory_session`.`revision` + %s), `updated_at`
+        = UTC_TIMESTAMP(6)
 WHERE `convmemory_session`.`name_hash` = %s;
 
 -- clear (3 of 7)

@@ -1,11 +1,11 @@
 -- append: a message of the user
 WITH advanced AS (
     UPDATE convmemory_session
-    SET last_position = last_position + %(added)s,
-    unpinned_count = unpinned_count + %(added_unpinned)s,
+    SET last_position = last_position + 1,
+    unpinned_count = unpinned_count + 1,
     unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-    settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
-    newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
+    settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens ELSE settled_tokens END,
+    newest_position = CASE WHEN open_calls = '' THEN last_position + 1 ELSE newest_position END,
     answered_position = call_position,
     counter = CASE WHEN last_position = 0
     OR counter = %(counter)s THEN %(counter)s ELSE '' END,
@@ -13,19 +13,19 @@ WITH advanced AS (
     updated_at = STATEMENT_TIMESTAMP(),
     due_revision = CASE WHEN due_since IS NULL
     AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s)
-    AND CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
-        THEN revision + 1 ELSE due_revision END,
+    AND CASE WHEN open_calls = '' THEN unpinned_tokens ELSE settled_tokens END > covered_tokens THEN revision
+        + 1 ELSE due_revision END,
     due_since = CASE WHEN due_since IS NULL
     AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s)
-    AND CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
-        THEN STATEMENT_TIMESTAMP() ELSE due_since END
+    AND CASE WHEN open_calls = '' THEN unpinned_tokens ELSE settled_tokens END > covered_tokens THEN
+        STATEMENT_TIMESTAMP() ELSE due_since END
     WHERE name_hash = %(name_hash)s
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
     due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, tokens_through, position, created_at, role, kind, content,
         tokens, public_id)
-    SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(new_role)s, %(new_kind)s,
-        %(new_content)s, %(new_tokens)s, %(new_public_id)s
+    SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(role)s, %(kind)s, %(content)s,
+        %(tokens)s, %(public_id)s
     FROM advanced)
 SELECT *
 FROM advanced;
@@ -33,14 +33,14 @@ FROM advanced;
 -- append: a message of the assistant
 WITH advanced AS (
     UPDATE convmemory_session
-    SET last_position = last_position + %(added)s,
-    unpinned_count = unpinned_count + %(added_unpinned)s,
+    SET last_position = last_position + 1,
+    unpinned_count = unpinned_count + 1,
     unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-    settled_tokens = unpinned_tokens + %(settled)s,
-    newest_position = last_position + %(newest)s,
+    settled_tokens = unpinned_tokens,
+    newest_position = last_position + 1,
     answered_position = call_position,
-    exchange_calls = %(exchange_calls)s,
-    open_calls = %(open_calls)s,
+    exchange_calls = '',
+    open_calls = '',
     call_position = 0,
     counter = CASE WHEN last_position = 0
     OR counter = %(counter)s THEN %(counter)s ELSE '' END,
@@ -48,17 +48,17 @@ WITH advanced AS (
     updated_at = STATEMENT_TIMESTAMP(),
     due_revision = CASE WHEN due_since IS NULL
     AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s)
-    AND unpinned_tokens + %(settled)s > covered_tokens THEN revision + 1 ELSE due_revision END,
+    AND unpinned_tokens > covered_tokens THEN revision + 1 ELSE due_revision END,
     due_since = CASE WHEN due_since IS NULL
     AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s)
-    AND unpinned_tokens + %(settled)s > covered_tokens THEN STATEMENT_TIMESTAMP() ELSE due_since END
+    AND unpinned_tokens > covered_tokens THEN STATEMENT_TIMESTAMP() ELSE due_since END
     WHERE name_hash = %(name_hash)s
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
     due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, tokens_through, position, created_at, role, kind, content,
         tokens, public_id)
-    SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(new_role)s, %(new_kind)s,
-        %(new_content)s, %(new_tokens)s, %(new_public_id)s
+    SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(role)s, %(kind)s, %(content)s,
+        %(tokens)s, %(public_id)s
     FROM advanced)
 SELECT *
 FROM advanced;
@@ -72,8 +72,8 @@ WITH advanced AS (
     settled_tokens = unpinned_tokens + %(settled)s,
     newest_position = last_position + %(newest)s,
     answered_position = call_position,
-    exchange_calls = %(exchange_calls)s,
-    open_calls = %(open_calls)s,
+    exchange_calls = '',
+    open_calls = '',
     call_position = 0,
     counter = CASE WHEN last_position = 0
     OR counter = %(counter)s THEN %(counter)s ELSE '' END,
@@ -95,11 +95,10 @@ WITH advanced AS (
         batch.tokens_through, advanced.last_position - %(added)s + batch.position, CASE WHEN batch.answers =
         -1 THEN advanced.answered_position ELSE advanced.last_position - %(added)s + batch.answers END,
         batch.public_id, COALESCE(batch.created_at, STATEMENT_TIMESTAMP())
-    FROM advanced, UNNEST(%(new_role)s::text[], %(new_kind)s::text[], %(new_content)s::text[],
-        %(new_wire)s::text[], %(new_metadata)s::text[], %(new_format)s::text[], %(new_item)s::text[],
-        %(new_usage)s::text[], %(new_tokens)s::int[], %(new_tokens_through)s::bigint[],
-        %(new_position)s::bigint[], %(new_answers)s::bigint[], %(new_public_id)s::uuid[],
-        %(new_created_at)s::timestamptz[]) AS batch (role, kind, content, wire, metadata, format, item, usage,
+    FROM advanced, UNNEST(%(role)s::text[], %(kind)s::text[], %(content)s::text[], %(wire)s::text[],
+        %(metadata)s::text[], %(format)s::text[], %(item)s::text[], %(usage)s::text[], %(tokens)s::int[],
+        %(tokens_through)s::bigint[], %(position)s::bigint[], %(answers)s::bigint[], %(public_id)s::uuid[],
+        %(created_at)s::timestamptz[]) AS batch (role, kind, content, wire, metadata, format, item, usage,
         tokens, tokens_through, position, answers, public_id, created_at))
 SELECT *
 FROM advanced;
@@ -107,31 +106,31 @@ FROM advanced;
 -- append: a limit of messages
 WITH advanced AS (
     UPDATE convmemory_session
-    SET last_position = last_position + %(added)s,
-    unpinned_count = unpinned_count + %(added_unpinned)s,
+    SET last_position = last_position + 1,
+    unpinned_count = unpinned_count + 1,
     unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-    settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
-    newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
+    settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens ELSE settled_tokens END,
+    newest_position = CASE WHEN open_calls = '' THEN last_position + 1 ELSE newest_position END,
     answered_position = call_position,
     counter = CASE WHEN last_position = 0
     OR counter = %(counter)s THEN %(counter)s ELSE '' END,
     revision = revision + 1,
     updated_at = STATEMENT_TIMESTAMP(),
     due_revision = CASE WHEN due_since IS NULL
-    AND (unpinned_count + %(added_unpinned)s - covered_count > %(max_messages)s)
-    AND CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
-        THEN revision + 1 ELSE due_revision END,
+    AND (unpinned_count + 1 - covered_count > %(max_messages)s)
+    AND CASE WHEN open_calls = '' THEN unpinned_tokens ELSE settled_tokens END > covered_tokens THEN revision
+        + 1 ELSE due_revision END,
     due_since = CASE WHEN due_since IS NULL
-    AND (unpinned_count + %(added_unpinned)s - covered_count > %(max_messages)s)
-    AND CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
-        THEN STATEMENT_TIMESTAMP() ELSE due_since END
+    AND (unpinned_count + 1 - covered_count > %(max_messages)s)
+    AND CASE WHEN open_calls = '' THEN unpinned_tokens ELSE settled_tokens END > covered_tokens THEN
+        STATEMENT_TIMESTAMP() ELSE due_since END
     WHERE name_hash = %(name_hash)s
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
     due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, tokens_through, position, created_at, role, kind, content,
         tokens, public_id)
-    SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(new_role)s, %(new_kind)s,
-        %(new_content)s, %(new_tokens)s, %(new_public_id)s
+    SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(role)s, %(kind)s, %(content)s,
+        %(tokens)s, %(public_id)s
     FROM advanced)
 SELECT *
 FROM advanced;
@@ -139,11 +138,11 @@ FROM advanced;
 -- append: limits of tokens and of messages
 WITH advanced AS (
     UPDATE convmemory_session
-    SET last_position = last_position + %(added)s,
-    unpinned_count = unpinned_count + %(added_unpinned)s,
+    SET last_position = last_position + 1,
+    unpinned_count = unpinned_count + 1,
     unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-    settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
-    newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
+    settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens ELSE settled_tokens END,
+    newest_position = CASE WHEN open_calls = '' THEN last_position + 1 ELSE newest_position END,
     answered_position = call_position,
     counter = CASE WHEN last_position = 0
     OR counter = %(counter)s THEN %(counter)s ELSE '' END,
@@ -151,21 +150,21 @@ WITH advanced AS (
     updated_at = STATEMENT_TIMESTAMP(),
     due_revision = CASE WHEN due_since IS NULL
     AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s
-        OR unpinned_count + %(added_unpinned)s - covered_count > %(max_messages)s)
-    AND CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
-        THEN revision + 1 ELSE due_revision END,
+        OR unpinned_count + 1 - covered_count > %(max_messages)s)
+    AND CASE WHEN open_calls = '' THEN unpinned_tokens ELSE settled_tokens END > covered_tokens THEN revision
+        + 1 ELSE due_revision END,
     due_since = CASE WHEN due_since IS NULL
     AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s
-        OR unpinned_count + %(added_unpinned)s - covered_count > %(max_messages)s)
-    AND CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
-        THEN STATEMENT_TIMESTAMP() ELSE due_since END
+        OR unpinned_count + 1 - covered_count > %(max_messages)s)
+    AND CASE WHEN open_calls = '' THEN unpinned_tokens ELSE settled_tokens END > covered_tokens THEN
+        STATEMENT_TIMESTAMP() ELSE due_since END
     WHERE name_hash = %(name_hash)s
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
     due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, tokens_through, position, created_at, role, kind, content,
         tokens, public_id)
-    SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(new_role)s, %(new_kind)s,
-        %(new_content)s, %(new_tokens)s, %(new_public_id)s
+    SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(role)s, %(kind)s, %(content)s,
+        %(tokens)s, %(public_id)s
     FROM advanced)
 SELECT *
 FROM advanced;
@@ -173,11 +172,11 @@ FROM advanced;
 -- append: no limit
 WITH advanced AS (
     UPDATE convmemory_session
-    SET last_position = last_position + %(added)s,
-    unpinned_count = unpinned_count + %(added_unpinned)s,
+    SET last_position = last_position + 1,
+    unpinned_count = unpinned_count + 1,
     unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-    settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
-    newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
+    settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens ELSE settled_tokens END,
+    newest_position = CASE WHEN open_calls = '' THEN last_position + 1 ELSE newest_position END,
     answered_position = call_position,
     counter = CASE WHEN last_position = 0
     OR counter = %(counter)s THEN %(counter)s ELSE '' END,
@@ -188,8 +187,8 @@ WITH advanced AS (
     due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, tokens_through, position, created_at, role, kind, content,
         tokens, public_id)
-    SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(new_role)s, %(new_kind)s,
-        %(new_content)s, %(new_tokens)s, %(new_public_id)s
+    SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(role)s, %(kind)s, %(content)s,
+        %(tokens)s, %(public_id)s
     FROM advanced)
 SELECT *
 FROM advanced;
@@ -197,29 +196,29 @@ FROM advanced;
 -- append: a limit of messages that are not indexed
 WITH advanced AS (
     UPDATE convmemory_session
-    SET last_position = last_position + %(added)s,
-    unpinned_count = unpinned_count + %(added_unpinned)s,
+    SET last_position = last_position + 1,
+    unpinned_count = unpinned_count + 1,
     unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-    settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
-    newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
+    settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens ELSE settled_tokens END,
+    newest_position = CASE WHEN open_calls = '' THEN last_position + 1 ELSE newest_position END,
     answered_position = call_position,
     counter = CASE WHEN last_position = 0
     OR counter = %(counter)s THEN %(counter)s ELSE '' END,
     revision = revision + 1,
     updated_at = STATEMENT_TIMESTAMP(),
     due_revision = CASE WHEN due_since IS NULL
-    AND CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END - indexed_position
-        > %(max_unindexed)s THEN revision + 1 ELSE due_revision END,
+    AND CASE WHEN open_calls = '' THEN last_position + 1 ELSE newest_position END - indexed_position >
+        %(max_unindexed)s THEN revision + 1 ELSE due_revision END,
     due_since = CASE WHEN due_since IS NULL
-    AND CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END - indexed_position
-        > %(max_unindexed)s THEN STATEMENT_TIMESTAMP() ELSE due_since END
+    AND CASE WHEN open_calls = '' THEN last_position + 1 ELSE newest_position END - indexed_position >
+        %(max_unindexed)s THEN STATEMENT_TIMESTAMP() ELSE due_since END
     WHERE name_hash = %(name_hash)s
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
     due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, tokens_through, position, created_at, role, kind, content,
         tokens, public_id)
-    SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(new_role)s, %(new_kind)s,
-        %(new_content)s, %(new_tokens)s, %(new_public_id)s
+    SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(role)s, %(kind)s, %(content)s,
+        %(tokens)s, %(public_id)s
     FROM advanced)
 SELECT *
 FROM advanced;
@@ -227,32 +226,30 @@ FROM advanced;
 -- append: a reply, and a limit of messages that are not indexed
 WITH advanced AS (
     UPDATE convmemory_session
-    SET last_position = last_position + %(added)s,
-    unpinned_count = unpinned_count + %(added_unpinned)s,
+    SET last_position = last_position + 1,
+    unpinned_count = unpinned_count + 1,
     unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-    settled_tokens = unpinned_tokens + %(settled)s,
-    newest_position = last_position + %(newest)s,
+    settled_tokens = unpinned_tokens,
+    newest_position = last_position + 1,
     answered_position = call_position,
-    exchange_calls = %(exchange_calls)s,
-    open_calls = %(open_calls)s,
+    exchange_calls = '',
+    open_calls = '',
     call_position = 0,
     counter = CASE WHEN last_position = 0
     OR counter = %(counter)s THEN %(counter)s ELSE '' END,
     revision = revision + 1,
     updated_at = STATEMENT_TIMESTAMP(),
     due_revision = CASE WHEN due_since IS NULL
-    AND last_position + %(newest)s - indexed_position > %(max_unindexed)s THEN revision + 1 ELSE due_revision
-        END,
+    AND last_position + 1 - indexed_position > %(max_unindexed)s THEN revision + 1 ELSE due_revision END,
     due_since = CASE WHEN due_since IS NULL
-    AND last_position + %(newest)s - indexed_position > %(max_unindexed)s THEN STATEMENT_TIMESTAMP() ELSE
-        due_since END
+    AND last_position + 1 - indexed_position > %(max_unindexed)s THEN STATEMENT_TIMESTAMP() ELSE due_since END
     WHERE name_hash = %(name_hash)s
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
     due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, tokens_through, position, created_at, role, kind, content,
         tokens, public_id)
-    SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(new_role)s, %(new_kind)s,
-        %(new_content)s, %(new_tokens)s, %(new_public_id)s
+    SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(role)s, %(kind)s, %(content)s,
+        %(tokens)s, %(public_id)s
     FROM advanced)
 SELECT *
 FROM advanced;
@@ -260,11 +257,11 @@ FROM advanced;
 -- append: all limits
 WITH advanced AS (
     UPDATE convmemory_session
-    SET last_position = last_position + %(added)s,
-    unpinned_count = unpinned_count + %(added_unpinned)s,
+    SET last_position = last_position + 1,
+    unpinned_count = unpinned_count + 1,
     unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-    settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
-    newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
+    settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens ELSE settled_tokens END,
+    newest_position = CASE WHEN open_calls = '' THEN last_position + 1 ELSE newest_position END,
     answered_position = call_position,
     counter = CASE WHEN last_position = 0
     OR counter = %(counter)s THEN %(counter)s ELSE '' END,
@@ -272,25 +269,23 @@ WITH advanced AS (
     updated_at = STATEMENT_TIMESTAMP(),
     due_revision = CASE WHEN due_since IS NULL
     AND ((unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s
-            OR unpinned_count + %(added_unpinned)s - covered_count > %(max_messages)s)
-        AND CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END >
-            covered_tokens
-        OR CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END -
-            indexed_position > %(max_unindexed)s) THEN revision + 1 ELSE due_revision END,
+            OR unpinned_count + 1 - covered_count > %(max_messages)s)
+        AND CASE WHEN open_calls = '' THEN unpinned_tokens ELSE settled_tokens END > covered_tokens
+        OR CASE WHEN open_calls = '' THEN last_position + 1 ELSE newest_position END - indexed_position >
+            %(max_unindexed)s) THEN revision + 1 ELSE due_revision END,
     due_since = CASE WHEN due_since IS NULL
     AND ((unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s
-            OR unpinned_count + %(added_unpinned)s - covered_count > %(max_messages)s)
-        AND CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END >
-            covered_tokens
-        OR CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END -
-            indexed_position > %(max_unindexed)s) THEN STATEMENT_TIMESTAMP() ELSE due_since END
+            OR unpinned_count + 1 - covered_count > %(max_messages)s)
+        AND CASE WHEN open_calls = '' THEN unpinned_tokens ELSE settled_tokens END > covered_tokens
+        OR CASE WHEN open_calls = '' THEN last_position + 1 ELSE newest_position END - indexed_position >
+            %(max_unindexed)s) THEN STATEMENT_TIMESTAMP() ELSE due_since END
     WHERE name_hash = %(name_hash)s
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
     due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, tokens_through, position, created_at, role, kind, content,
         tokens, public_id)
-    SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(new_role)s, %(new_kind)s,
-        %(new_content)s, %(new_tokens)s, %(new_public_id)s
+    SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(role)s, %(kind)s, %(content)s,
+        %(tokens)s, %(public_id)s
     FROM advanced)
 SELECT *
 FROM advanced;
@@ -298,11 +293,11 @@ FROM advanced;
 -- append: a session that is given as a row
 WITH advanced AS (
     UPDATE convmemory_session
-    SET last_position = last_position + %(added)s,
-    unpinned_count = unpinned_count + %(added_unpinned)s,
+    SET last_position = last_position + 1,
+    unpinned_count = unpinned_count + 1,
     unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-    settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
-    newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
+    settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens ELSE settled_tokens END,
+    newest_position = CASE WHEN open_calls = '' THEN last_position + 1 ELSE newest_position END,
     answered_position = call_position,
     counter = CASE WHEN last_position = 0
     OR counter = %(counter)s THEN %(counter)s ELSE '' END,
@@ -314,8 +309,8 @@ WITH advanced AS (
     due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, tokens_through, position, created_at, role, kind, content,
         tokens, public_id)
-    SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(new_role)s, %(new_kind)s,
-        %(new_content)s, %(new_tokens)s, %(new_public_id)s
+    SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(role)s, %(kind)s, %(content)s,
+        %(tokens)s, %(public_id)s
     FROM advanced)
 SELECT *
 FROM advanced;
@@ -323,14 +318,14 @@ FROM advanced;
 -- append: every column, and an idempotency key
 WITH advanced AS (
     UPDATE convmemory_session
-    SET last_position = last_position + %(added)s,
-    unpinned_count = unpinned_count + %(added_unpinned)s,
+    SET last_position = last_position + 1,
+    unpinned_count = unpinned_count + 1,
     unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-    settled_tokens = unpinned_tokens + %(settled)s,
-    newest_position = last_position + %(newest)s,
+    settled_tokens = unpinned_tokens,
+    newest_position = last_position + 1,
     answered_position = call_position,
-    exchange_calls = %(exchange_calls)s,
-    open_calls = %(open_calls)s,
+    exchange_calls = '',
+    open_calls = '',
     call_position = 0,
     counter = CASE WHEN last_position = 0
     OR counter = %(counter)s THEN %(counter)s ELSE '' END,
@@ -340,12 +335,12 @@ WITH advanced AS (
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
     due_revision = revision AS turned_due), used AS (
     INSERT INTO convmemory_usedkey (session_id, key_hash, first_position, size, content)
-    SELECT id, %(key_hash)s, last_position - %(added)s + 1, %(added)s, %(content)s
+    SELECT id, %(key_hash)s, last_position, 1, %(key_content)s
     FROM advanced), added AS (
     INSERT INTO convmemory_message (session_id, tokens_through, position, created_at, role, kind, content,
         wire, metadata, usage, tokens, public_id)
-    SELECT id, unpinned_tokens, last_position, %(new_created_at)s, %(new_role)s, %(new_kind)s,
-        %(new_content)s, %(new_wire)s, %(new_metadata)s, %(new_usage)s, %(new_tokens)s, %(new_public_id)s
+    SELECT id, unpinned_tokens, last_position, %(created_at)s, %(role)s, %(kind)s, %(content)s, %(wire)s,
+        %(metadata)s, %(usage)s, %(tokens)s, %(public_id)s
     FROM advanced)
 SELECT *
 FROM advanced;
@@ -359,8 +354,8 @@ WITH advanced AS (
     settled_tokens = unpinned_tokens + %(settled)s,
     newest_position = last_position + %(newest)s,
     answered_position = call_position,
-    exchange_calls = %(exchange_calls)s,
-    open_calls = %(open_calls)s,
+    exchange_calls = '',
+    open_calls = '',
     call_position = 0,
     counter = CASE WHEN last_position = 0
     OR counter = %(counter)s THEN %(counter)s ELSE '' END,
@@ -370,7 +365,7 @@ WITH advanced AS (
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
     due_revision = revision AS turned_due), used AS (
     INSERT INTO convmemory_usedkey (session_id, key_hash, first_position, size, content)
-    SELECT id, %(key_hash)s, last_position - %(added)s + 1, %(added)s, %(content)s
+    SELECT id, %(key_hash)s, last_position - %(added)s + 1, %(added)s, %(key_content)s
     FROM advanced), added AS (
     INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, usage,
         tokens, tokens_through, position, answers, public_id, created_at)
@@ -379,11 +374,10 @@ WITH advanced AS (
         batch.tokens_through, advanced.last_position - %(added)s + batch.position, CASE WHEN batch.answers =
         -1 THEN advanced.answered_position ELSE advanced.last_position - %(added)s + batch.answers END,
         batch.public_id, COALESCE(batch.created_at, STATEMENT_TIMESTAMP())
-    FROM advanced, UNNEST(%(new_role)s::text[], %(new_kind)s::text[], %(new_content)s::text[],
-        %(new_wire)s::text[], %(new_metadata)s::text[], %(new_format)s::text[], %(new_item)s::text[],
-        %(new_usage)s::text[], %(new_tokens)s::int[], %(new_tokens_through)s::bigint[],
-        %(new_position)s::bigint[], %(new_answers)s::bigint[], %(new_public_id)s::uuid[],
-        %(new_created_at)s::timestamptz[]) AS batch (role, kind, content, wire, metadata, format, item, usage,
+    FROM advanced, UNNEST(%(role)s::text[], %(kind)s::text[], %(content)s::text[], %(wire)s::text[],
+        %(metadata)s::text[], %(format)s::text[], %(item)s::text[], %(usage)s::text[], %(tokens)s::int[],
+        %(tokens_through)s::bigint[], %(position)s::bigint[], %(answers)s::bigint[], %(public_id)s::uuid[],
+        %(created_at)s::timestamptz[]) AS batch (role, kind, content, wire, metadata, format, item, usage,
         tokens, tokens_through, position, answers, public_id, created_at))
 SELECT *
 FROM advanced;
@@ -391,15 +385,15 @@ FROM advanced;
 -- append: tool calls
 WITH advanced AS (
     UPDATE convmemory_session
-    SET last_position = last_position + %(added)s,
-    unpinned_count = unpinned_count + %(added_unpinned)s,
+    SET last_position = last_position + 1,
+    unpinned_count = unpinned_count + 1,
     unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-    settled_tokens = unpinned_tokens + %(settled)s,
-    newest_position = last_position + %(newest)s,
+    settled_tokens = unpinned_tokens,
+    newest_position = last_position + 1,
     answered_position = call_position,
     exchange_calls = %(exchange_calls)s,
     open_calls = %(open_calls)s,
-    call_position = last_position + %(call_position)s,
+    call_position = last_position + 1,
     counter = CASE WHEN last_position = 0
     OR counter = %(counter)s THEN %(counter)s ELSE '' END,
     revision = revision + 1,
@@ -409,8 +403,8 @@ WITH advanced AS (
     due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, tokens_through, position, created_at, role, kind, wire,
         tokens, public_id)
-    SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(new_role)s, %(new_kind)s,
-        %(new_wire)s, %(new_tokens)s, %(new_public_id)s
+    SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(role)s, %(kind)s, %(wire)s,
+        %(tokens)s, %(public_id)s
     FROM advanced)
 SELECT *
 FROM advanced;
@@ -441,11 +435,10 @@ WITH advanced AS (
         batch.tokens_through, advanced.last_position - %(added)s + batch.position, CASE WHEN batch.answers =
         -1 THEN advanced.answered_position ELSE advanced.last_position - %(added)s + batch.answers END,
         batch.public_id, COALESCE(batch.created_at, STATEMENT_TIMESTAMP())
-    FROM advanced, UNNEST(%(new_role)s::text[], %(new_kind)s::text[], %(new_content)s::text[],
-        %(new_wire)s::text[], %(new_metadata)s::text[], %(new_format)s::text[], %(new_item)s::text[],
-        %(new_usage)s::text[], %(new_tokens)s::int[], %(new_tokens_through)s::bigint[],
-        %(new_position)s::bigint[], %(new_answers)s::bigint[], %(new_public_id)s::uuid[],
-        %(new_created_at)s::timestamptz[]) AS batch (role, kind, content, wire, metadata, format, item, usage,
+    FROM advanced, UNNEST(%(role)s::text[], %(kind)s::text[], %(content)s::text[], %(wire)s::text[],
+        %(metadata)s::text[], %(format)s::text[], %(item)s::text[], %(usage)s::text[], %(tokens)s::int[],
+        %(tokens_through)s::bigint[], %(position)s::bigint[], %(answers)s::bigint[], %(public_id)s::uuid[],
+        %(created_at)s::timestamptz[]) AS batch (role, kind, content, wire, metadata, format, item, usage,
         tokens, tokens_through, position, answers, public_id, created_at))
 SELECT *
 FROM advanced;
@@ -453,8 +446,8 @@ FROM advanced;
 -- append: a tool result
 WITH advanced AS (
     UPDATE convmemory_session
-    SET last_position = last_position + %(added)s,
-    unpinned_count = unpinned_count + %(added_unpinned)s,
+    SET last_position = last_position + 1,
+    unpinned_count = unpinned_count + 1,
     unpinned_tokens = unpinned_tokens + %(added_tokens)s,
     settled_tokens = settled_tokens,
     newest_position = newest_position,
@@ -471,8 +464,8 @@ WITH advanced AS (
     due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, tokens_through, position, created_at, answers, role, kind,
         content, wire, tokens, public_id)
-    SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), answered_position, %(new_role)s,
-        %(new_kind)s, %(new_content)s, %(new_wire)s, %(new_tokens)s, %(new_public_id)s
+    SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), answered_position, %(role)s, %(kind)s,
+        %(content)s, %(wire)s, %(tokens)s, %(public_id)s
     FROM advanced)
 SELECT *
 FROM advanced;
@@ -504,11 +497,10 @@ WITH advanced AS (
         batch.tokens_through, advanced.last_position - %(added)s + batch.position, CASE WHEN batch.answers =
         -1 THEN advanced.answered_position ELSE advanced.last_position - %(added)s + batch.answers END,
         batch.public_id, COALESCE(batch.created_at, STATEMENT_TIMESTAMP())
-    FROM advanced, UNNEST(%(new_role)s::text[], %(new_kind)s::text[], %(new_content)s::text[],
-        %(new_wire)s::text[], %(new_metadata)s::text[], %(new_format)s::text[], %(new_item)s::text[],
-        %(new_usage)s::text[], %(new_tokens)s::int[], %(new_tokens_through)s::bigint[],
-        %(new_position)s::bigint[], %(new_answers)s::bigint[], %(new_public_id)s::uuid[],
-        %(new_created_at)s::timestamptz[]) AS batch (role, kind, content, wire, metadata, format, item, usage,
+    FROM advanced, UNNEST(%(role)s::text[], %(kind)s::text[], %(content)s::text[], %(wire)s::text[],
+        %(metadata)s::text[], %(format)s::text[], %(item)s::text[], %(usage)s::text[], %(tokens)s::int[],
+        %(tokens_through)s::bigint[], %(position)s::bigint[], %(answers)s::bigint[], %(public_id)s::uuid[],
+        %(created_at)s::timestamptz[]) AS batch (role, kind, content, wire, metadata, format, item, usage,
         tokens, tokens_through, position, answers, public_id, created_at))
 SELECT *
 FROM advanced;
@@ -540,11 +532,10 @@ WITH advanced AS (
         batch.tokens_through, advanced.last_position - %(added)s + batch.position, CASE WHEN batch.answers =
         -1 THEN advanced.answered_position ELSE advanced.last_position - %(added)s + batch.answers END,
         batch.public_id, COALESCE(batch.created_at, STATEMENT_TIMESTAMP())
-    FROM advanced, UNNEST(%(new_role)s::text[], %(new_kind)s::text[], %(new_content)s::text[],
-        %(new_wire)s::text[], %(new_metadata)s::text[], %(new_format)s::text[], %(new_item)s::text[],
-        %(new_usage)s::text[], %(new_tokens)s::int[], %(new_tokens_through)s::bigint[],
-        %(new_position)s::bigint[], %(new_answers)s::bigint[], %(new_public_id)s::uuid[],
-        %(new_created_at)s::timestamptz[]) AS batch (role, kind, content, wire, metadata, format, item, usage,
+    FROM advanced, UNNEST(%(role)s::text[], %(kind)s::text[], %(content)s::text[], %(wire)s::text[],
+        %(metadata)s::text[], %(format)s::text[], %(item)s::text[], %(usage)s::text[], %(tokens)s::int[],
+        %(tokens_through)s::bigint[], %(position)s::bigint[], %(answers)s::bigint[], %(public_id)s::uuid[],
+        %(created_at)s::timestamptz[]) AS batch (role, kind, content, wire, metadata, format, item, usage,
         tokens, tokens_through, position, answers, public_id, created_at))
 SELECT *
 FROM advanced;
@@ -577,11 +568,10 @@ WITH advanced AS (
         batch.tokens_through, advanced.last_position - %(added)s + batch.position, CASE WHEN batch.answers =
         -1 THEN advanced.answered_position ELSE advanced.last_position - %(added)s + batch.answers END,
         batch.public_id, COALESCE(batch.created_at, STATEMENT_TIMESTAMP())
-    FROM advanced, UNNEST(%(new_role)s::text[], %(new_kind)s::text[], %(new_content)s::text[],
-        %(new_wire)s::text[], %(new_metadata)s::text[], %(new_format)s::text[], %(new_item)s::text[],
-        %(new_usage)s::text[], %(new_tokens)s::int[], %(new_tokens_through)s::bigint[],
-        %(new_position)s::bigint[], %(new_answers)s::bigint[], %(new_public_id)s::uuid[],
-        %(new_created_at)s::timestamptz[]) AS batch (role, kind, content, wire, metadata, format, item, usage,
+    FROM advanced, UNNEST(%(role)s::text[], %(kind)s::text[], %(content)s::text[], %(wire)s::text[],
+        %(metadata)s::text[], %(format)s::text[], %(item)s::text[], %(usage)s::text[], %(tokens)s::int[],
+        %(tokens_through)s::bigint[], %(position)s::bigint[], %(answers)s::bigint[], %(public_id)s::uuid[],
+        %(created_at)s::timestamptz[]) AS batch (role, kind, content, wire, metadata, format, item, usage,
         tokens, tokens_through, position, answers, public_id, created_at))
 SELECT *
 FROM advanced;
@@ -589,8 +579,8 @@ FROM advanced;
 -- append: a pinned message
 WITH advanced AS (
     UPDATE convmemory_session
-    SET last_position = last_position + %(added)s,
-    unpinned_count = unpinned_count + %(added_unpinned)s,
+    SET last_position = last_position + 1,
+    unpinned_count = unpinned_count,
     unpinned_tokens = unpinned_tokens + %(added_tokens)s,
     settled_tokens = settled_tokens,
     newest_position = newest_position,
@@ -608,8 +598,8 @@ WITH advanced AS (
     due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, tokens_through, position, created_at, role, kind, content,
         tokens, public_id)
-    SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(new_role)s, %(new_kind)s,
-        %(new_content)s, %(new_tokens)s, %(new_public_id)s
+    SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(role)s, %(kind)s, %(content)s,
+        %(tokens)s, %(public_id)s
     FROM advanced)
 SELECT *
 FROM advanced;
@@ -642,11 +632,10 @@ WITH advanced AS (
         batch.tokens_through, advanced.last_position - %(added)s + batch.position, CASE WHEN batch.answers =
         -1 THEN advanced.answered_position ELSE advanced.last_position - %(added)s + batch.answers END,
         batch.public_id, COALESCE(batch.created_at, STATEMENT_TIMESTAMP())
-    FROM advanced, UNNEST(%(new_role)s::text[], %(new_kind)s::text[], %(new_content)s::text[],
-        %(new_wire)s::text[], %(new_metadata)s::text[], %(new_format)s::text[], %(new_item)s::text[],
-        %(new_usage)s::text[], %(new_tokens)s::int[], %(new_tokens_through)s::bigint[],
-        %(new_position)s::bigint[], %(new_answers)s::bigint[], %(new_public_id)s::uuid[],
-        %(new_created_at)s::timestamptz[]) AS batch (role, kind, content, wire, metadata, format, item, usage,
+    FROM advanced, UNNEST(%(role)s::text[], %(kind)s::text[], %(content)s::text[], %(wire)s::text[],
+        %(metadata)s::text[], %(format)s::text[], %(item)s::text[], %(usage)s::text[], %(tokens)s::int[],
+        %(tokens_through)s::bigint[], %(position)s::bigint[], %(answers)s::bigint[], %(public_id)s::uuid[],
+        %(created_at)s::timestamptz[]) AS batch (role, kind, content, wire, metadata, format, item, usage,
         tokens, tokens_through, position, answers, public_id, created_at))
 SELECT *
 FROM advanced;

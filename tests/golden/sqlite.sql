@@ -1,10 +1,10 @@
 -- append, counters: a message of the user
 UPDATE convmemory_session
-SET last_position = last_position + %(added)s,
-unpinned_count = unpinned_count + %(added_unpinned)s,
+SET last_position = last_position + 1,
+unpinned_count = unpinned_count + 1,
 unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
-newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
+settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens ELSE settled_tokens END,
+newest_position = CASE WHEN open_calls = '' THEN last_position + 1 ELSE newest_position END,
 answered_position = call_position,
 counter = CASE WHEN last_position = 0
 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
@@ -16,6 +16,25 @@ RETURNING id, last_position, unpinned_tokens, answered_position, due_since || ''
 AND settled_tokens > covered_tokens AS turned_due;
 
 -- append, counters: a message of the assistant
+UPDATE convmemory_session
+SET last_position = last_position + 1,
+unpinned_count = unpinned_count + 1,
+unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+settled_tokens = unpinned_tokens,
+newest_position = last_position + 1,
+answered_position = call_position,
+exchange_calls = '',
+open_calls = '',
+call_position = 0,
+counter = CASE WHEN last_position = 0
+OR counter = %(counter)s THEN %(counter)s ELSE '' END,
+revision = revision + 1,
+updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
+WHERE name_hash = %(name_hash)s
+RETURNING id, last_position, unpinned_tokens, answered_position, due_since || '' AS due, (unpinned_tokens -
+    covered_tokens > %(max_tokens)s)
+AND settled_tokens > covered_tokens AS turned_due;
+
 -- append, counters: several messages
 UPDATE convmemory_session
 SET last_position = last_position + %(added)s,
@@ -24,8 +43,8 @@ unpinned_tokens = unpinned_tokens + %(added_tokens)s,
 settled_tokens = unpinned_tokens + %(settled)s,
 newest_position = last_position + %(newest)s,
 answered_position = call_position,
-exchange_calls = %(exchange_calls)s,
-open_calls = %(open_calls)s,
+exchange_calls = '',
+open_calls = '',
 call_position = 0,
 counter = CASE WHEN last_position = 0
 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
@@ -38,11 +57,11 @@ AND settled_tokens > covered_tokens AS turned_due;
 
 -- append, counters: a limit of messages
 UPDATE convmemory_session
-SET last_position = last_position + %(added)s,
-unpinned_count = unpinned_count + %(added_unpinned)s,
+SET last_position = last_position + 1,
+unpinned_count = unpinned_count + 1,
 unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
-newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
+settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens ELSE settled_tokens END,
+newest_position = CASE WHEN open_calls = '' THEN last_position + 1 ELSE newest_position END,
 answered_position = call_position,
 counter = CASE WHEN last_position = 0
 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
@@ -55,11 +74,11 @@ AND settled_tokens > covered_tokens AS turned_due;
 
 -- append, counters: limits of tokens and of messages
 UPDATE convmemory_session
-SET last_position = last_position + %(added)s,
-unpinned_count = unpinned_count + %(added_unpinned)s,
+SET last_position = last_position + 1,
+unpinned_count = unpinned_count + 1,
 unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
-newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
+settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens ELSE settled_tokens END,
+newest_position = CASE WHEN open_calls = '' THEN last_position + 1 ELSE newest_position END,
 answered_position = call_position,
 counter = CASE WHEN last_position = 0
 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
@@ -73,11 +92,11 @@ AND settled_tokens > covered_tokens AS turned_due;
 
 -- append, counters: no limit
 UPDATE convmemory_session
-SET last_position = last_position + %(added)s,
-unpinned_count = unpinned_count + %(added_unpinned)s,
+SET last_position = last_position + 1,
+unpinned_count = unpinned_count + 1,
 unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
-newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
+settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens ELSE settled_tokens END,
+newest_position = CASE WHEN open_calls = '' THEN last_position + 1 ELSE newest_position END,
 answered_position = call_position,
 counter = CASE WHEN last_position = 0
 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
@@ -89,11 +108,11 @@ RETURNING id, last_position, unpinned_tokens, answered_position, due_since || ''
 
 -- append, counters: a limit of messages that are not indexed
 UPDATE convmemory_session
-SET last_position = last_position + %(added)s,
-unpinned_count = unpinned_count + %(added_unpinned)s,
+SET last_position = last_position + 1,
+unpinned_count = unpinned_count + 1,
 unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
-newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
+settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens ELSE settled_tokens END,
+newest_position = CASE WHEN open_calls = '' THEN last_position + 1 ELSE newest_position END,
 answered_position = call_position,
 counter = CASE WHEN last_position = 0
 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
@@ -105,14 +124,14 @@ RETURNING id, last_position, unpinned_tokens, answered_position, due_since || ''
 
 -- append, counters: a reply, and a limit of messages that are not indexed
 UPDATE convmemory_session
-SET last_position = last_position + %(added)s,
-unpinned_count = unpinned_count + %(added_unpinned)s,
+SET last_position = last_position + 1,
+unpinned_count = unpinned_count + 1,
 unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-settled_tokens = unpinned_tokens + %(settled)s,
-newest_position = last_position + %(newest)s,
+settled_tokens = unpinned_tokens,
+newest_position = last_position + 1,
 answered_position = call_position,
-exchange_calls = %(exchange_calls)s,
-open_calls = %(open_calls)s,
+exchange_calls = '',
+open_calls = '',
 call_position = 0,
 counter = CASE WHEN last_position = 0
 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
@@ -124,11 +143,11 @@ RETURNING id, last_position, unpinned_tokens, answered_position, due_since || ''
 
 -- append, counters: all limits
 UPDATE convmemory_session
-SET last_position = last_position + %(added)s,
-unpinned_count = unpinned_count + %(added_unpinned)s,
+SET last_position = last_position + 1,
+unpinned_count = unpinned_count + 1,
 unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
-newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
+settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens ELSE settled_tokens END,
+newest_position = CASE WHEN open_calls = '' THEN last_position + 1 ELSE newest_position END,
 answered_position = call_position,
 counter = CASE WHEN last_position = 0
 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
@@ -143,11 +162,11 @@ RETURNING id, last_position, unpinned_tokens, answered_position, due_since || ''
 
 -- append, counters: a session that is given as a row
 UPDATE convmemory_session
-SET last_position = last_position + %(added)s,
-unpinned_count = unpinned_count + %(added_unpinned)s,
+SET last_position = last_position + 1,
+unpinned_count = unpinned_count + 1,
 unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
-newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
+settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens ELSE settled_tokens END,
+newest_position = CASE WHEN open_calls = '' THEN last_position + 1 ELSE newest_position END,
 answered_position = call_position,
 counter = CASE WHEN last_position = 0
 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
@@ -159,6 +178,24 @@ RETURNING id, last_position, unpinned_tokens, answered_position, due_since || ''
 1 = 0 AS turned_due;
 
 -- append, counters: every column, and an idempotency key
+UPDATE convmemory_session
+SET last_position = last_position + 1,
+unpinned_count = unpinned_count + 1,
+unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+settled_tokens = unpinned_tokens,
+newest_position = last_position + 1,
+answered_position = call_position,
+exchange_calls = '',
+open_calls = '',
+call_position = 0,
+counter = CASE WHEN last_position = 0
+OR counter = %(counter)s THEN %(counter)s ELSE '' END,
+revision = revision + 1,
+updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
+WHERE name_hash = %(name_hash)s
+RETURNING id, last_position, unpinned_tokens, answered_position, due_since || '' AS due,
+1 = 0 AS turned_due;
+
 -- append, counters: several messages, an idempotency key
 UPDATE convmemory_session
 SET last_position = last_position + %(added)s,
@@ -167,8 +204,8 @@ unpinned_tokens = unpinned_tokens + %(added_tokens)s,
 settled_tokens = unpinned_tokens + %(settled)s,
 newest_position = last_position + %(newest)s,
 answered_position = call_position,
-exchange_calls = %(exchange_calls)s,
-open_calls = %(open_calls)s,
+exchange_calls = '',
+open_calls = '',
 call_position = 0,
 counter = CASE WHEN last_position = 0
 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
@@ -179,6 +216,24 @@ RETURNING id, last_position, unpinned_tokens, answered_position, due_since || ''
 1 = 0 AS turned_due;
 
 -- append, counters: tool calls
+UPDATE convmemory_session
+SET last_position = last_position + 1,
+unpinned_count = unpinned_count + 1,
+unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+settled_tokens = unpinned_tokens,
+newest_position = last_position + 1,
+answered_position = call_position,
+exchange_calls = %(exchange_calls)s,
+open_calls = %(open_calls)s,
+call_position = last_position + 1,
+counter = CASE WHEN last_position = 0
+OR counter = %(counter)s THEN %(counter)s ELSE '' END,
+revision = revision + 1,
+updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
+WHERE name_hash = %(name_hash)s
+RETURNING id, last_position, unpinned_tokens, answered_position, due_since || '' AS due,
+1 = 0 AS turned_due;
+
 -- append, counters: tool calls with their result
 UPDATE convmemory_session
 SET last_position = last_position + %(added)s,
@@ -200,8 +255,8 @@ RETURNING id, last_position, unpinned_tokens, answered_position, due_since || ''
 
 -- append, counters: a tool result
 UPDATE convmemory_session
-SET last_position = last_position + %(added)s,
-unpinned_count = unpinned_count + %(added_unpinned)s,
+SET last_position = last_position + 1,
+unpinned_count = unpinned_count + 1,
 unpinned_tokens = unpinned_tokens + %(added_tokens)s,
 settled_tokens = settled_tokens,
 newest_position = newest_position,
@@ -280,8 +335,8 @@ RETURNING id, last_position, unpinned_tokens, answered_position, due_since || ''
 
 -- append, counters: a pinned message
 UPDATE convmemory_session
-SET last_position = last_position + %(added)s,
-unpinned_count = unpinned_count + %(added_unpinned)s,
+SET last_position = last_position + 1,
+unpinned_count = unpinned_count,
 unpinned_tokens = unpinned_tokens + %(added_tokens)s,
 settled_tokens = settled_tokens,
 newest_position = newest_position,

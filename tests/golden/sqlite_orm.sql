@@ -47,7 +47,8 @@ SELECT "convmemory_session"."id", "convmemory_session"."public_id", "convmemory_
     '') AS "now", (
     SELECT U0."reason" AS "reason"
     FROM "convmemory_aliasstate" U0
-    WHERE ((U0."until" > (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', ''))
+    WHERE (NOT (U0."reason" = %s)
+        AND (U0."paused_until" > (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', ''))
             OR U0."reason" IN (%s, %s))
         AND U0."alias" = ("convmemory_session"."alias"))) AS "pause", "auth_user"."id",
             "auth_user"."password", "auth_user"."last_login", "auth_user"."is_superuser",
@@ -234,14 +235,14 @@ VALUES (%s, %s, %s, %s);
 
 -- index, a longer segment (1 of 6)
 UPDATE convmemory_session
-SET last_position = last_position + %(added)s,
-unpinned_count = unpinned_count + %(added_unpinned)s,
+SET last_position = last_position + 1,
+unpinned_count = unpinned_count + 1,
 unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-settled_tokens = unpinned_tokens + %(settled)s,
-newest_position = last_position + %(newest)s,
+settled_tokens = unpinned_tokens,
+newest_position = last_position + 1,
 answered_position = call_position,
-exchange_calls = %(exchange_calls)s,
-open_calls = %(open_calls)s,
+exchange_calls = '',
+open_calls = '',
 call_position = 0,
 counter = CASE WHEN last_position = 0
 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
@@ -375,48 +376,62 @@ WHERE "convmemory_session"."id" IN (%s);
 -- messages_at
 SELECT "convmemory_message"."session_id" AS "session_id", "convmemory_session"."epoch" AS "session__epoch",
     "convmemory_message"."position" AS "position", "convmemory_message"."created_at" AS "created_at",
-    "convmemory_message"."role" AS "role", "convmemory_message"."kind" AS "kind",
-    "convmemory_message"."content" AS "content", "convmemory_message"."wire" AS "wire",
-    "convmemory_message"."metadata" AS "metadata", "convmemory_message"."tokens" AS "tokens",
-    "convmemory_message"."redacted_at" AS "redacted_at", "convmemory_message"."public_id" AS "public_id"
+    "convmemory_message"."tokens" AS "tokens", "convmemory_message"."redacted_at" AS "redacted_at",
+    "convmemory_message"."public_id" AS "public_id", "convmemory_message"."role" AS "role",
+    "convmemory_message"."kind" AS "kind", "convmemory_message"."content" AS "content",
+    "convmemory_message"."wire" AS "expressionwrapper1", "convmemory_message"."metadata" AS
+    "expressionwrapper2"
 FROM "convmemory_message" INNER JOIN "convmemory_session" ON ("convmemory_message"."session_id" =
     "convmemory_session"."id")
 WHERE ("convmemory_message"."position" IN (%s, %s)
     AND "convmemory_message"."session_id" = %s);
 
--- breaker
+-- pause_of
+-- change_pause (1 of 6)
+-- change_pause (5 of 6)
+-- change_pause, nothing to change
 SELECT REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '') AS "clock1",
     "convmemory_aliasstate"."failures" AS "failures", "convmemory_aliasstate"."last_session" AS
-    "last_session", "convmemory_aliasstate"."since" AS "since", "convmemory_aliasstate"."until" AS "until",
-    "convmemory_aliasstate"."reason" AS "reason", "convmemory_aliasstate"."error" AS "error"
+    "last_session", "convmemory_aliasstate"."since" AS "since", "convmemory_aliasstate"."paused_until" AS
+    "paused_until", "convmemory_aliasstate"."reason" AS "reason", "convmemory_aliasstate"."error" AS "error"
 FROM "convmemory_aliasstate"
 WHERE "convmemory_aliasstate"."alias" = (%s);
 
--- count_failure (1 of 5)
--- open_breaker (1 of 2)
+-- change_pause (2 of 6)
+-- change_pause (6 of 6)
+UPDATE "convmemory_aliasstate"
+SET "failures" = %s, "last_session" = NULL, "since" = NULL, "paused_until" = NULL, "reason" = %s, "error" = %s
+WHERE ("convmemory_aliasstate"."alias" = %s
+    AND "convmemory_aliasstate"."failures" = %s
+    AND "convmemory_aliasstate"."last_session" IS NULL
+    AND "convmemory_aliasstate"."paused_until" IS NULL
+    AND "convmemory_aliasstate"."reason" = %s
+    AND "convmemory_aliasstate"."since" IS NULL);
+
+-- change_pause (3 of 6)
 -- mark_unmarked (2 of 6)
 SELECT %s AS "a"
 FROM "convmemory_aliasstate"
 WHERE "convmemory_aliasstate"."alias" = %s LIMIT 1;
 
--- count_failure (2 of 5)
+-- change_pause (4 of 6)
 INSERT
-OR IGNORE INTO "convmemory_aliasstate" ("alias", "failures", "last_session", "since", "until", "reason",
-    "error", "threshold", "compared_id")
+OR IGNORE INTO "convmemory_aliasstate" ("alias", "failures", "last_session", "since", "paused_until",
+    "reason", "error", "threshold", "compared_id")
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s);
 
--- count_failure (3 of 5)
+-- has_folded_another
 SELECT %s AS "a"
 FROM "convmemory_attempt"
 WHERE ("convmemory_attempt"."alias" = %s
     AND "convmemory_attempt"."outcome" = %s
     AND "convmemory_attempt"."started_at" >= (COALESCE((
                 SELECT CASE WHEN (U0."outcome" = %s) THEN U0."started_at" ELSE REPLACE(STRFTIME('%%Y-%%m-%%d
-                    %%H:%%M:%%f', 'now') || '000', '.000000', '') END AS "case1"
+                    %%H:%%M:%%f', 'now', %s) || '000', '.000000', '') END AS "case1"
                 FROM "convmemory_attempt" U0
                 WHERE U0."session_id" = %s
-                ORDER BY U0."id" DESC LIMIT 1), REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000',
-                    '.000000', '')))
+                ORDER BY U0."id" DESC LIMIT 1), REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) ||
+                    '000', '.000000', '')))
     AND NOT ("convmemory_attempt"."session_id" = %s
         AND "convmemory_attempt"."session_id" IS NOT NULL)
     AND NOT (EXISTS(
@@ -425,67 +440,6 @@ WHERE ("convmemory_attempt"."alias" = %s
             WHERE (U0."session_id" = ("convmemory_attempt"."session_id")
                 AND U0."version" = ("convmemory_attempt"."version")
                 AND U0."stand_in") LIMIT 1))) LIMIT 1;
-
--- count_failure (4 of 5)
-UPDATE "convmemory_aliasstate"
-SET "failures" = ("convmemory_aliasstate"."failures" + %s), "last_session" = %s, "since" =
-    COALESCE("convmemory_aliasstate"."since", REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000',
-    '.000000', '')), "error" = %s
-WHERE ("convmemory_aliasstate"."alias" = %s
-    AND ("convmemory_aliasstate"."reason" IN (%s, %s)
-        OR "convmemory_aliasstate"."last_session" IS NULL
-        OR NOT ("convmemory_aliasstate"."last_session" = %s
-            AND "convmemory_aliasstate"."last_session" IS NOT NULL)));
-
--- count_failure (5 of 5)
-SELECT "convmemory_aliasstate"."failures" AS "failures"
-FROM "convmemory_aliasstate"
-WHERE "convmemory_aliasstate"."alias" = %s
-ORDER BY "convmemory_aliasstate"."alias" ASC LIMIT 1;
-
--- open_breaker (2 of 2)
-UPDATE "convmemory_aliasstate"
-SET "since" = CASE WHEN (NOT ("convmemory_aliasstate"."reason" IN (%s, %s))
-    OR ("convmemory_aliasstate"."reason" = %s
-        AND NOT ("convmemory_aliasstate"."reason" = %s))) THEN REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f',
-            'now') || '000', '.000000', '') ELSE COALESCE("convmemory_aliasstate"."since",
-            REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')) END, "until" =
-            REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', ''), "reason" = %s,
-            "error" = %s
-WHERE "convmemory_aliasstate"."alias" = %s;
-
--- probe
-UPDATE "convmemory_aliasstate"
-SET "since" = CASE WHEN ("convmemory_aliasstate"."until" < (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now',
-    %s) || '000', '.000000', ''))) THEN REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000',
-    '.000000', '') ELSE "convmemory_aliasstate"."since" END, "until" = REPLACE(STRFTIME('%%Y-%%m-%%d
-    %%H:%%M:%%f', 'now', %s) || '000', '.000000', '')
-WHERE ("convmemory_aliasstate"."alias" = %s
-    AND "convmemory_aliasstate"."reason" IN (%s, %s)
-    AND "convmemory_aliasstate"."until" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000',
-        '.000000', '')));
-
--- end_probe
-UPDATE "convmemory_aliasstate"
-SET "until" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
-WHERE ("convmemory_aliasstate"."alias" = %s
-    AND "convmemory_aliasstate"."reason" IN (%s, %s)
-    AND "convmemory_aliasstate"."until" > (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000',
-        '.000000', '')));
-
--- close_breaker (1 of 2)
-SELECT "convmemory_aliasstate"."alias" AS "alias"
-FROM "convmemory_aliasstate"
-WHERE ("convmemory_aliasstate"."alias" = (%s)
-    AND ("convmemory_aliasstate"."failures" > %s
-        OR "convmemory_aliasstate"."reason" IN (%s, %s)));
-
--- close_breaker (2 of 2)
-UPDATE "convmemory_aliasstate"
-SET "failures" = %s, "last_session" = NULL, "since" = NULL, "until" = REPLACE(STRFTIME('%%Y-%%m-%%d
-    %%H:%%M:%%f', 'now') || '000', '.000000', ''), "reason" = %s, "error" = %s
-WHERE ("convmemory_aliasstate"."alias" = %s
-    AND "convmemory_aliasstate"."reason" IN (%s, %s));
 
 -- mark_unmarked (1 of 6)
 -- mark_unmarked, when all are marked
@@ -545,9 +499,9 @@ FROM (
                 SELECT %s AS "a"
                 FROM "convmemory_aliasstate" U0
                 WHERE (U0."alias" = ("convmemory_session"."alias")
-                    AND U0."until" > ("convmemory_session"."queued_at")
-                    AND U0."until" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000',
-                        ''))) LIMIT 1))) LIMIT 10) subquery;
+                    AND U0."paused_until" > ("convmemory_session"."queued_at")
+                    AND U0."paused_until" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000',
+                        '.000000', ''))) LIMIT 1))) LIMIT 10) subquery;
 
 -- sweep (1 of 4)
 SELECT %s AS "a"
@@ -558,9 +512,13 @@ WHERE ("convmemory_session"."due_since" IS NOT NULL
             '000', '.000000', '')))
     AND "convmemory_session"."alias" = %s
     AND ("convmemory_session"."queued_at" IS NULL
+        OR "convmemory_session"."queued_at" > (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) ||
+            '000', '.000000', ''))
         OR "convmemory_session"."queued_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000',
             '.000000', ''))
-        OR "convmemory_session"."queued_at" < ("convmemory_session"."due_since")
+        OR ("convmemory_session"."due_since" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) ||
+            '000', '.000000', ''))
+            AND "convmemory_session"."queued_at" < ("convmemory_session"."due_since"))
         OR ("convmemory_session"."lease_expires_at" > ("convmemory_session"."queued_at")
             AND "convmemory_session"."lease_expires_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now')
                 || '000', '.000000', '')))
@@ -568,9 +526,9 @@ WHERE ("convmemory_session"."due_since" IS NOT NULL
             SELECT %s AS "a"
             FROM "convmemory_aliasstate" U0
             WHERE (U0."alias" = ("convmemory_session"."alias")
-                AND U0."until" > ("convmemory_session"."queued_at")
-                AND U0."until" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000',
-                    ''))) LIMIT 1))
+                AND U0."paused_until" > ("convmemory_session"."queued_at")
+                AND U0."paused_until" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000',
+                    '.000000', ''))) LIMIT 1))
     AND ("convmemory_session"."next_attempt_at" IS NULL
         OR "convmemory_session"."next_attempt_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') ||
             '000', '.000000', '')))) LIMIT 1;
@@ -584,9 +542,13 @@ WHERE ("convmemory_session"."due_since" IS NOT NULL
             '000', '.000000', '')))
     AND "convmemory_session"."alias" = %s
     AND ("convmemory_session"."queued_at" IS NULL
+        OR "convmemory_session"."queued_at" > (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) ||
+            '000', '.000000', ''))
         OR "convmemory_session"."queued_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000',
             '.000000', ''))
-        OR "convmemory_session"."queued_at" < ("convmemory_session"."due_since")
+        OR ("convmemory_session"."due_since" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) ||
+            '000', '.000000', ''))
+            AND "convmemory_session"."queued_at" < ("convmemory_session"."due_since"))
         OR ("convmemory_session"."lease_expires_at" > ("convmemory_session"."queued_at")
             AND "convmemory_session"."lease_expires_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now')
                 || '000', '.000000', '')))
@@ -594,9 +556,9 @@ WHERE ("convmemory_session"."due_since" IS NOT NULL
             SELECT %s AS "a"
             FROM "convmemory_aliasstate" U0
             WHERE (U0."alias" = ("convmemory_session"."alias")
-                AND U0."until" > ("convmemory_session"."queued_at")
-                AND U0."until" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000',
-                    ''))) LIMIT 1))
+                AND U0."paused_until" > ("convmemory_session"."queued_at")
+                AND U0."paused_until" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000',
+                    '.000000', ''))) LIMIT 1))
     AND ("convmemory_session"."next_attempt_at" IS NULL
         OR "convmemory_session"."next_attempt_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') ||
             '000', '.000000', ''))))
@@ -612,9 +574,13 @@ WHERE ("convmemory_session"."due_since" IS NOT NULL
             '000', '.000000', '')))
     AND "convmemory_session"."alias" = %s
     AND ("convmemory_session"."queued_at" IS NULL
+        OR "convmemory_session"."queued_at" > (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) ||
+            '000', '.000000', ''))
         OR "convmemory_session"."queued_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000',
             '.000000', ''))
-        OR "convmemory_session"."queued_at" < ("convmemory_session"."due_since")
+        OR ("convmemory_session"."due_since" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) ||
+            '000', '.000000', ''))
+            AND "convmemory_session"."queued_at" < ("convmemory_session"."due_since"))
         OR ("convmemory_session"."lease_expires_at" > ("convmemory_session"."queued_at")
             AND "convmemory_session"."lease_expires_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now')
                 || '000', '.000000', '')))
@@ -622,9 +588,9 @@ WHERE ("convmemory_session"."due_since" IS NOT NULL
             SELECT %s AS "a"
             FROM "convmemory_aliasstate" U0
             WHERE (U0."alias" = ("convmemory_session"."alias")
-                AND U0."until" > ("convmemory_session"."queued_at")
-                AND U0."until" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000',
-                    ''))) LIMIT 1))
+                AND U0."paused_until" > ("convmemory_session"."queued_at")
+                AND U0."paused_until" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000',
+                    '.000000', ''))) LIMIT 1))
     AND ("convmemory_session"."next_attempt_at" IS NULL
         OR "convmemory_session"."next_attempt_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') ||
             '000', '.000000', '')))
@@ -876,9 +842,9 @@ WHERE "convmemory_session"."name_hash" = %s LIMIT 1;
 
 -- fork (7 of 17)
 -- truncate (3 of 15)
-SELECT "convmemory_message"."position" AS "position", "convmemory_message"."tokens" AS "tokens",
-    "convmemory_message"."tokens_through" AS "tokens_through", "convmemory_message"."answers" AS "answers",
-    "convmemory_message"."role" AS "role", "convmemory_message"."wire" AS "wire"
+SELECT "convmemory_message"."position" AS "position", "convmemory_message"."role" AS "role",
+    "convmemory_message"."wire" AS "wire", "convmemory_message"."tokens" AS "tokens",
+    "convmemory_message"."answers" AS "answers", "convmemory_message"."tokens_through" AS "tokens_through"
 FROM "convmemory_message"
 WHERE ("convmemory_message"."position" <= %s
     AND "convmemory_message"."session_id" = %s
@@ -887,9 +853,9 @@ ORDER BY 1 DESC LIMIT 1;
 
 -- fork (8 of 17)
 -- truncate (4 of 15)
-SELECT "convmemory_message"."position" AS "position", "convmemory_message"."tokens" AS "tokens",
-    "convmemory_message"."tokens_through" AS "tokens_through", "convmemory_message"."answers" AS "answers",
-    "convmemory_message"."role" AS "role", "convmemory_message"."wire" AS "wire"
+SELECT "convmemory_message"."position" AS "position", "convmemory_message"."role" AS "role",
+    "convmemory_message"."wire" AS "wire", "convmemory_message"."tokens" AS "tokens",
+    "convmemory_message"."answers" AS "answers", "convmemory_message"."tokens_through" AS "tokens_through"
 FROM "convmemory_message"
 WHERE ("convmemory_message"."position" <= %s
     AND "convmemory_message"."session_id" = %s
@@ -899,9 +865,9 @@ ORDER BY 1 DESC LIMIT 1;
 
 -- fork (9 of 17)
 -- truncate (5 of 15)
-SELECT "convmemory_message"."position" AS "position", "convmemory_message"."tokens" AS "tokens",
-    "convmemory_message"."tokens_through" AS "tokens_through", "convmemory_message"."answers" AS "answers",
-    "convmemory_message"."role" AS "role", "convmemory_message"."wire" AS "wire"
+SELECT "convmemory_message"."position" AS "position", "convmemory_message"."role" AS "role",
+    "convmemory_message"."wire" AS "wire", "convmemory_message"."tokens" AS "tokens",
+    "convmemory_message"."answers" AS "answers", "convmemory_message"."tokens_through" AS "tokens_through"
 FROM "convmemory_message"
 WHERE ("convmemory_message"."position" <= %s
     AND "convmemory_message"."session_id" = %s
@@ -1051,10 +1017,14 @@ WHERE ("convmemory_session"."lease_expires_at" > (REPLACE(STRFTIME('%%Y-%%m-%%d 
 -- redact (12 of 35)
 -- redact (24 of 35)
 UPDATE "convmemory_session"
-SET "due_since" = NULL, "queued_at" = NULL, "attempts" = %s, "next_attempt_at" = NULL, "lease_token" = %s,
-    "lease_expires_at" = NULL, "last_error" = %s, "epoch" = ("convmemory_session"."epoch" + %s), "revision" =
-    ("convmemory_session"."revision" + %s), "updated_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now')
-    || '000', '.000000', '')
+SET "rebuild_after" = CASE WHEN ("convmemory_session"."lease_expires_at" > (REPLACE(STRFTIME('%%Y-%%m-%%d
+    %%H:%%M:%%f', 'now') || '000', '.000000', ''))
+    AND "convmemory_session"."rebuild_after" IS NOT NULL) THEN REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f',
+        'now') || '000', '.000000', '') ELSE "convmemory_session"."rebuild_after" END, "due_since" = NULL,
+        "queued_at" = NULL, "attempts" = %s, "next_attempt_at" = NULL, "lease_token" = %s, "lease_expires_at"
+        = NULL, "last_error" = %s, "epoch" = ("convmemory_session"."epoch" + %s), "revision" =
+        ("convmemory_session"."revision" + %s), "updated_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f',
+        'now') || '000', '.000000', '')
 WHERE "convmemory_session"."id" = %s;
 
 -- redact (13 of 35)
@@ -1115,10 +1085,14 @@ WHERE "convmemory_session"."id" = %s;
 
 -- truncate (1 of 15)
 UPDATE "convmemory_session"
-SET "due_since" = NULL, "queued_at" = NULL, "attempts" = %s, "next_attempt_at" = NULL, "lease_token" = %s,
-    "lease_expires_at" = NULL, "last_error" = %s, "epoch" = ("convmemory_session"."epoch" + %s), "revision" =
-    ("convmemory_session"."revision" + %s), "updated_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now')
-    || '000', '.000000', '')
+SET "rebuild_after" = CASE WHEN ("convmemory_session"."lease_expires_at" > (REPLACE(STRFTIME('%%Y-%%m-%%d
+    %%H:%%M:%%f', 'now') || '000', '.000000', ''))
+    AND "convmemory_session"."rebuild_after" IS NOT NULL) THEN REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f',
+        'now') || '000', '.000000', '') ELSE "convmemory_session"."rebuild_after" END, "due_since" = NULL,
+        "queued_at" = NULL, "attempts" = %s, "next_attempt_at" = NULL, "lease_token" = %s, "lease_expires_at"
+        = NULL, "last_error" = %s, "epoch" = ("convmemory_session"."epoch" + %s), "revision" =
+        ("convmemory_session"."revision" + %s), "updated_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f',
+        'now') || '000', '.000000', '')
 WHERE ("convmemory_session"."name_hash" = %s
     AND "convmemory_session"."last_position" > %s);
 
@@ -1157,10 +1131,14 @@ WHERE ("convmemory_usedkey"."gone_at" IS NULL
 
 -- clear (1 of 7)
 UPDATE "convmemory_session"
-SET "due_since" = NULL, "queued_at" = NULL, "attempts" = %s, "next_attempt_at" = NULL, "lease_token" = %s,
-    "lease_expires_at" = NULL, "last_error" = %s, "epoch" = ("convmemory_session"."epoch" + %s), "revision" =
-    ("convmemory_session"."revision" + %s), "updated_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now')
-    || '000', '.000000', '')
+SET "rebuild_after" = CASE WHEN ("convmemory_session"."lease_expires_at" > (REPLACE(STRFTIME('%%Y-%%m-%%d
+    %%H:%%M:%%f', 'now') || '000', '.000000', ''))
+    AND "convmemory_session"."rebuild_after" IS NOT NULL) THEN REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f',
+        'now') || '000', '.000000', '') ELSE "convmemory_session"."rebuild_after" END, "due_since" = NULL,
+        "queued_at" = NULL, "attempts" = %s, "next_attempt_at" = NULL, "lease_token" = %s, "lease_expires_at"
+        = NULL, "last_error" = %s, "epoch" = ("convmemory_session"."epoch" + %s), "revision" =
+        ("convmemory_session"."revision" + %s), "updated_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f',
+        'now') || '000', '.000000', '')
 WHERE "convmemory_session"."name_hash" = %s;
 
 -- clear (3 of 7)

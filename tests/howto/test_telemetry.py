@@ -17,9 +17,10 @@ from django.urls import URLPattern, URLResolver
 from django_convmemory import observers
 from django_convmemory.chat_models.base import ChatResponse, Usage
 from django_convmemory.chat_models.scripted import ScriptedChatModel
-from django_convmemory.contrib.telemetry import conf as telemetry_conf
+from django_convmemory.conf import from_settings
+from django_convmemory.contrib.telemetry.observer import NAME, TelemetryOptions
 from django_convmemory.messages import ChatMessage
-from django_convmemory.monitoring import conf as monitoring_conf, exposition
+from django_convmemory.monitoring import conf as monitoring_conf, figures
 from django_convmemory.monitoring.figures import Backlog
 from tests.folding import build, talk
 from tests.howto.test_pages import FOLDER, PAGES, module_of
@@ -32,7 +33,7 @@ PAGE = PAGES["telemetry"]
 DASHBOARD = (FOLDER / "grafana-dashboard.json").read_text(encoding="utf-8")
 SETTINGS = re.findall(r"```python\n# settings.py\n(.*?)```", PAGE, re.DOTALL)
 RULES = re.search(r"```yaml\n# convmemory\.rules\.yml\n(.*?)```", PAGES["production"], re.DOTALL)
-METRICS = {metric.name: metric for metric in exposition.metrics({"default": Backlog()}, [])}
+METRICS = {metric.name: metric for metric in figures.metrics({"default": Backlog()}, [])}
 
 
 def rows(section: str) -> list[list[str]]:
@@ -68,7 +69,7 @@ def test_the_settings_pass_the_checks_and_turn_telemetry_on(settings: Settings) 
     settings.CONVMEMORY_TELEMETRY = namespace["CONVMEMORY_TELEMETRY"]
 
     assert [message for message in run_checks() if message.id == "convmemory.E013"] == []
-    assert telemetry_conf.options() == telemetry_conf.TelemetryOptions()
+    assert from_settings(TelemetryOptions, NAME) == TelemetryOptions()
     assert monitoring_conf.options() == monitoring_conf.MonitoringOptions()
     settings.INSTALLED_APPS = namespace["INSTALLED_APPS"]
     added = observers.registered
@@ -81,7 +82,7 @@ def test_the_settings_pass_the_checks_and_turn_telemetry_on(settings: Settings) 
 
 def test_the_tables_have_every_key_with_its_default() -> None:
     for section, options in (
-        ("Settings", telemetry_conf.TelemetryOptions),
+        ("Settings", TelemetryOptions),
         ("Prometheus", monitoring_conf.MonitoringOptions),
     ):
         table = {row[0]: row[1] for row in rows(section) if row[0].isupper()}

@@ -14,8 +14,9 @@ from django.test import Client
 from django_convmemory import models
 from django_convmemory.memory import memories
 from django_convmemory.monitoring import views
-from django_convmemory.rules.breaker import Reason
+from django_convmemory.rules.pause import Reason
 from tests.monitoring.test_metrics import due
+from tests.outages import pause_alias
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -40,7 +41,7 @@ def test_a_process_with_its_database_is_ready(client: Client, django_assert_num_
 
 
 def test_a_model_that_is_down_takes_no_web_process_out(client: Client, authorized: dict[str, Any]) -> None:
-    memories["default"].store.open_breaker("default", Reason.OUTAGE, "secret of the provider", seconds=60)
+    pause_alias(memories["default"].store, Reason.OUTAGE, "secret of the provider")
 
     assert asked(client, "health/") == (200, READY)
     status, answer = asked(client, "health/workers/", **authorized)
@@ -98,8 +99,8 @@ def test_a_session_that_always_fails_does_not_hide_whether_the_others_move() -> 
 
 
 def test_a_rate_limit_is_no_reason_and_a_wrong_key_is_one() -> None:
-    memories["default"].store.open_breaker("default", Reason.RATE_LIMIT, "slow down", seconds=60)
-    memories["other"].store.open_breaker("other", Reason.MISCONFIGURED, "wrong key", seconds=60)
+    pause_alias(memories["default"].store, Reason.RATE_LIMIT, "slow down")
+    pause_alias(memories["other"].store, Reason.MISCONFIGURED, "wrong key", alias="other")
     assert codes(views.of_work()) == [("paused", "other")]
 
 

@@ -8,7 +8,7 @@ from django.core.management import CommandError, call_command
 from django_convmemory.contrib.partitions import conversion
 from django_convmemory.contrib.partitions.conversion import Refused
 from django_convmemory.contrib.partitions.database import PatientDatabase
-from django_convmemory.contrib.partitions.table import Table
+from django_convmemory.contrib.partitions.tables import Table
 from django_convmemory.messages import ChatMessage
 from tests.partitioning.conversions import (
     Interrupted,

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import pytest
 from django.core.management import CommandError, call_command
 
-from django_convmemory.contrib.partitions import state
+from django_convmemory.contrib.partitions import tables
 from django_convmemory.contrib.partitions.conversion import Refused
 from django_convmemory.contrib.partitions.database import PatientDatabase
 from django_convmemory.memory import ConversationMemory
@@ -128,7 +128,7 @@ def test_a_killed_conversion_is_continued(tmp_path: pathlib.Path) -> None:
                 wait_until(is_copying, "The conversion does not copy.")
             finally:
                 process.send_signal(signal.SIGKILL)
-        begun = state.read(PatientDatabase("default", 300))
+        begun = tables.read_state(PatientDatabase("default", 300))
         assert begun is not None
         assert not begun.copied
         with pytest.raises(CommandError, match="A conversion to 16 partitions has begun"):
@@ -139,7 +139,7 @@ def test_a_killed_conversion_is_continued(tmp_path: pathlib.Path) -> None:
 
 
 def is_copying() -> bool:
-    begun = state.read(PatientDatabase("default", 300))
+    begun = tables.read_state(PatientDatabase("default", 300))
     return begun is not None and begun.pages is not None and begun.next_page > 0
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 
-from django_convmemory.contrib.partitions import building, conversion, copying
+from django_convmemory.contrib.partitions import conversion, tables
 from django_convmemory.contrib.partitions.database import PatientDatabase
 from django_convmemory.messages import ChatMessage
 from tests import processes
@@ -55,7 +55,7 @@ def held(work: Callable[[], Any], until: threading.Event) -> Iterator[int]:
 def test_a_conversion_says_whom_it_waits_for_and_nobody_waits_for_it(
     step: str, work: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copying, "_LONG_WAIT", 0.1)
+    monkeypatch.setattr(conversion, "_LONG_WAIT", 0.1)
     talk()
     told = threading.Event()
     with contextlib.ExitStack() as stack:
@@ -138,8 +138,8 @@ def test_a_portion_is_not_copied_for_a_conversion_that_another_process_has_begun
     memory().append("a", *[ChatMessage.human(f"message {number}") for number in range(3)])
     database = PatientDatabase("default", 300)
     table = conversion.table_of(database)
-    building.build(table, 4)  # Nothing is mirrored yet, so there are no pages to copy.
+    tables.build(table, 4)  # Nothing is mirrored yet, so there are no pages to copy.
 
-    with pytest.raises(copying.Overtaken):
-        next(copying.copy(table, lambda: None))
+    with pytest.raises(conversion.Overtaken):
+        next(conversion.copy(table, lambda: None))
     conversion.abort(database, lambda sentence: None)

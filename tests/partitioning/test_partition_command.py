@@ -8,7 +8,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import connection
 
-from django_convmemory.contrib.partitions import copying
+from django_convmemory.contrib.partitions import conversion
 from tests.partitioning.conversions import PARTITIONS, check, interrupt_after, names, talk
 
 pytestmark = [pytest.mark.release, pytest.mark.only_on("postgresql"), pytest.mark.usefixtures("unpartitioned")]
@@ -48,7 +48,7 @@ def test_an_interrupted_command_says_how_to_continue(monkeypatch: pytest.MonkeyP
 
     talk()
     with monkeypatch.context() as patch:
-        patch.setattr(copying, "mirror", stop)
+        patch.setattr(conversion, "mirror", stop)
         with pytest.raises(CommandError, match=r"^Interrupted\. .*again with the same --partitions\. .*--abort\.$"):
             call_command("convmemory_partition", "--partitions", "16", stdout=StringIO())
     call_command("convmemory_partition", "--partitions", "16", stdout=StringIO())

@@ -21,7 +21,7 @@ from rest_framework.test import APIClient
 
 from django_convmemory import models
 from django_convmemory.exceptions import ToolResultRefused
-from django_convmemory.maintenance import recount
+from django_convmemory.maintenance import integrity
 from django_convmemory.memory import ConversationTokenBufferMemory, ConversationWindowMemory, memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.search import indexing
@@ -123,9 +123,9 @@ def of_commands(folder: pathlib.Path) -> dict[str, Callable[[], Any]]:
     return {
         "command: check": lambda: call_command("convmemory_check", **silent),
         # As check --recount and --reindex call them. The check itself looks for rows of all sessions.
-        "recount": lambda: [recount.recount(memories["default"], pk, using="default") for pk in list(sessions.ids())],
+        "recount": lambda: [integrity.recount(memories["default"], pk, using="default") for pk in list(sessions.ids())],
         "reindex": lambda: [
-            recount.reindex(memories["default"], pk, using="default", damaged=damaged)
+            integrity.reindex(memories["default"], pk, using="default", damaged=damaged)
             for pk in list(sessions.ids())
             for damaged in (False, True)
         ],

@@ -7,7 +7,7 @@ from django.core.management import CommandError, call_command
 from django.db import connection, transaction
 from psycopg.conninfo import make_conninfo
 
-from django_convmemory.contrib.partitions import state
+from django_convmemory.contrib.partitions import tables
 from django_convmemory.contrib.partitions.conversion import Refused
 from django_convmemory.contrib.partitions.database import PatientDatabase
 from django_convmemory.messages import ChatMessage
@@ -60,7 +60,7 @@ def test_a_table_with_something_that_would_be_lost_is_refused(statement: str, wh
     for arguments in ([], ["--dry-run"]):
         with pytest.raises(CommandError, match=why):
             call_command("convmemory_partition", *arguments, verbosity=0)
-    assert state.read(PatientDatabase("default", 300)) is None
+    assert tables.read_state(PatientDatabase("default", 300)) is None
 
 
 def test_a_function_that_depends_on_the_search_path_does_not_stop_appends() -> None:
@@ -106,7 +106,7 @@ def test_a_site_with_another_isolation_level_is_refused() -> None:
     rows("SET default_transaction_isolation = 'repeatable read'")
     with pytest.raises(CommandError, match="have the isolation level 'repeatable read'"):
         call_command("convmemory_partition", verbosity=0)
-    assert state.read(PatientDatabase("default", 300)) is None
+    assert tables.read_state(PatientDatabase("default", 300)) is None
 
 
 @pytest.mark.parametrize("arguments", [[], ["--abort"]])
@@ -121,4 +121,4 @@ def test_a_conversion_in_a_transaction_of_the_caller_is_refused(arguments: list[
     finally:
         transaction.rollback()
         transaction.set_autocommit(True)
-    assert state.read(PatientDatabase("default", 300)) is None
+    assert tables.read_state(PatientDatabase("default", 300)) is None

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from django_convmemory.rules import segments
 from django_convmemory.rules.segments import Document
 from django_convmemory.search import ranking
-from django_convmemory.search.queries import Query
+from django_convmemory.search.tokenizer import Query
 
 
 class Message(NamedTuple):

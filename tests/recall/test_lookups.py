@@ -6,7 +6,7 @@ import pytest
 
 from django_convmemory.messages import ChatMessage
 from django_convmemory.rules import segments
-from django_convmemory.search import documents, queries, ranking
+from django_convmemory.search import indexing, ranking, tokenizer
 
 MESSAGES = {
     "hindi": "मुझे हिन्दी पसंद है",
@@ -36,10 +36,9 @@ def found(query: str) -> list[str]:
     """The names of the messages that have a word of ``query`` themselves, the best first."""
     # Each message is a sitting, so that none is found because of its neighbours.
     indexed = [
-        segments.Document(documents.document(ChatMessage.human(text)), begins_sitting=True)
-        for text in MESSAGES.values()
+        segments.Document(indexing.document(ChatMessage.human(text)), begins_sitting=True) for text in MESSAGES.values()
     ]
-    matches = ranking.rank([segments.extended(None, 0, indexed)], queries.query(query), limit=100)
+    matches = ranking.rank([segments.extended(None, 0, indexed)], tokenizer.query(query), limit=100)
     return [list(MESSAGES)[match.position] for match in matches]
 
 
@@ -106,23 +105,23 @@ def test_nothing_else_is_found() -> None:
 
 @pytest.mark.parametrize("query", ["", "the and you", "der die das", "de la que", "?!", "😀", "\0", "\ud800", " \n"])
 def test_a_query_without_words_finds_nothing(query: str) -> None:
-    assert queries.query(query).empty
+    assert tokenizer.query(query).empty
     assert found(query) == []
 
 
 def test_words_with_a_form_in_common_are_one() -> None:
-    [(forms, count)] = queries.query("they paint, painted and were painting").terms.items()
+    [(forms, count)] = tokenizer.query("they paint, painted and were painting").terms.items()
 
     assert {"paint", "de:paint", "de:painting", "es:paint"} <= set(forms)
     assert count == 3
 
 
 def test_only_the_beginning_of_a_query_counts() -> None:
-    query = queries.query("x" * queries.MAX_CHARACTERS + " Lisbon")
+    query = tokenizer.query("x" * tokenizer.MAX_QUERY_LENGTH + " Lisbon")
 
     assert len(query.terms) == 1
 
 
 def test_of_many_single_characters_some_are_looked_up() -> None:
-    long = queries.query(" ".join(chr(0x4E00 + number) for number in range(50)))
-    assert len(long.characters) == queries.MAX_SINGLE_CHARACTERS
+    long = tokenizer.query(" ".join(chr(0x4E00 + number) for number in range(50)))
+    assert len(long.characters) == tokenizer.MAX_SINGLE_CHARACTERS

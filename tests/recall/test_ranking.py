@@ -14,9 +14,9 @@ from hypothesis import given, settings, strategies as st
 
 from django_convmemory.rules import segments
 from django_convmemory.rules.segments import Document, Segment
-from django_convmemory.search import queries, ranking
-from django_convmemory.search.queries import Query
+from django_convmemory.search import ranking, tokenizer
 from django_convmemory.search.ranking import Match
+from django_convmemory.search.tokenizer import Query
 from tests.recall import reference
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ def test_a_query_of_400_words_does_a_bounded_amount_of_work() -> None:
     words = [f"{first}{second}box" for first in string.ascii_lowercase for second in string.ascii_lowercase][:500]
     documents = [Document(randomly.choices(words, k=12), number % 20 == 0) for number in range(10_000)]
     searched = [index(documents)]
-    short, long = (queries.query(" ".join(words[:count])) for count in (64, 400))
+    short, long = (tokenizer.query(" ".join(words[:count])) for count in (64, 400))
     assert len(long.terms) == 400
 
     work = operations(lambda: ranking.rank(searched, long, limit=10))
@@ -204,6 +204,6 @@ def test_a_query_of_a_whole_message_is_answered() -> None:
     text = " ".join(f"word{number}" for number in range(3000))
     terms = [f"word{number}" for number in range(200)]
 
-    found = ranking.rank([index([Document(terms, False)])], queries.query(text), limit=1)
+    found = ranking.rank([index([Document(terms, False)])], tokenizer.query(text), limit=1)
 
     assert positions(found) == [1]

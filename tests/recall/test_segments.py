@@ -12,7 +12,7 @@ from hypothesis import example, given, strategies as st
 
 from django_convmemory.rules import segments
 from django_convmemory.rules.segments import Document, Segment
-from django_convmemory.search import languages
+from django_convmemory.search import tokenizer
 
 # Few terms, so that messages have some in common, and characters that the format uses itself.
 HOSTILE = [
@@ -181,7 +181,7 @@ def test_lengths_are_rounded_down_by_six_per_cent_at_most(length: int) -> None:
 
 def test_the_characters_of_the_format_are_distinct() -> None:
     assert len(set(segments.PLACES)) == len(segments.LENGTHS) == segments.MAX_MESSAGES
-    assert not {*segments.PLACES} & {"\t", "\n", " ", languages.TAG_END, segments.BUCKET}
+    assert not {*segments.PLACES} & {"\t", "\n", " ", tokenizer.TAG_END, segments.BUCKET}
     assert list(segments.PLACES) == sorted(segments.PLACES)
     assert segments.PLACES.encode("latin-1")
     assert list(segments.LENGTHS) == sorted(set(segments.LENGTHS))

@@ -8,7 +8,7 @@ import unicodedata
 import pytest
 from hypothesis import given, strategies as st
 
-from django_convmemory.search import languages, normalization, tokenizer
+from django_convmemory.search import tokenizer
 
 # Letters and marks of many scripts, what joins words, and what stands between them.
 CHARACTERS = "aZéßİ٤ 09-_.@/+,:'\n\t京ﾊﾞ한ㅎแมน้ำกिन्दी\u0301\u200d\ufe0f😀Ⅳ½ﷺＬ\u1112\u1161\u11ab"
@@ -72,7 +72,7 @@ def test_terms(text: str, expected: list[str]) -> None:
 def test_ranges_are_those_of_the_text() -> None:
     text = "An Müller: ＬＣ-204817, 東京ﾀﾜｰ cafe\u0301!"
 
-    assert [(span.term, text[span.start : span.end]) for span in tokenizer.spans(text)] == [
+    assert [(term, text[start:end]) for term, start, end in tokenizer.spans(text)] == [
         ("de:mull", "Müller"),
         ("de:lc", "ＬＣ"),
         ("204817", "204817"),
@@ -89,7 +89,7 @@ def test_ranges_are_those_of_the_text() -> None:
 def test_any_text_gives_terms_with_ranges_in_it(text: str) -> None:
     found = list(tokenizer.spans(text))
 
-    assert terms(text) == [span.term for span in found]
+    assert terms(text) == [term for term, _, _ in found]
     for term, start, end in found:
         assert 0 <= start < end <= len(text)
         assert term
@@ -106,11 +106,6 @@ def test_a_text_with_other_forms_of_its_characters_has_the_same_terms(text: str)
 @given(st.text(st.characters(codec="ascii"), max_size=60))
 def test_case_changes_nothing(text: str) -> None:
     assert terms(text.upper()) == terms(text.lower())
-
-
-@given(TEXTS, st.integers(0, 5))
-def test_the_limit_cuts_the_terms(text: str, limit: int) -> None:
-    assert tokenizer.tokenize(text, limit) == terms(text)[:limit]
 
 
 def test_a_message_has_two_thousand_terms_at_most() -> None:
@@ -170,9 +165,9 @@ def test_common_words_and_letters_tell_the_language(text: str, tags: set[str]) -
 
 
 def test_stop_words_are_written_as_text_is_folded() -> None:
-    for language in languages.ALL:
+    for language in tokenizer.LANGUAGES:
         for word in language.stop_words | language.telling:
-            assert normalization.folded(word)[0] == word
+            assert tokenizer.folded(word)[0] == word
             assert word.isascii()
             assert word.isalpha()
 

@@ -13,8 +13,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from django_convmemory import observers
-from django_convmemory.contrib.telemetry.conf import TelemetryOptions
-from django_convmemory.contrib.telemetry.observer import Telemetry
+from django_convmemory.contrib.telemetry.observer import Telemetry, TelemetryOptions
 
 
 @dataclasses.dataclass

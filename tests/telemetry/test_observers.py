@@ -14,7 +14,8 @@ from django.core.exceptions import ImproperlyConfigured
 
 from django_convmemory import observers
 from django_convmemory.chat_models.scripted import ScriptedChatModel
-from django_convmemory.contrib.telemetry import conf
+from django_convmemory.conf import from_settings
+from django_convmemory.contrib.telemetry.observer import NAME, TelemetryOptions
 from django_convmemory.messages import ChatMessage
 from django_convmemory.observers import ModelCall, Observer, Run, Search
 from tests import processes
@@ -179,4 +180,4 @@ def test_the_app_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_wrong_settings_are_refused(settings: Settings, wrong: Any, message: str) -> None:
     settings.CONVMEMORY_TELEMETRY = wrong
     with pytest.raises(ImproperlyConfigured, match=message):
-        conf.options()
+        from_settings(TelemetryOptions, NAME)

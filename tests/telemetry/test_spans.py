@@ -162,7 +162,7 @@ def test_a_search_has_a_span_without_what_was_searched(reported: Reported) -> No
 
 
 def test_a_recall_has_a_span_and_a_load_without_one_has_none(reported: Reported) -> None:
-    memory = build(ScriptedChatModel(["They talked."]), recall_tokens=200)
+    memory = build(ScriptedChatModel(["They talked."]))
     memory.append("s", ChatMessage.human("My parrot is called Coco."))
     talk(memory, 10)
     memory.compact("s")

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from django_convmemory import models
-from django_convmemory.maintenance.transfer import reading
-from django_convmemory.maintenance.transfer.records import BadRecord
+from django_convmemory.maintenance.transfer.records import BadRecord, read
 from django_convmemory.messages import ChatMessage
 from tests.transfer import records
 from tests.transfer.records import call, human, record, stored
@@ -49,10 +48,10 @@ def test_a_list_is_read_the_same_in_pieces_of_any_size(
     text = json.dumps(written, ensure_ascii=data.draw(st.booleans()), indent=data.draw(st.sampled_from([None, 1])))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "_CHUNK", chunk)
-        read = list(reading.read(io.StringIO(text)))
+        patch.setattr("django_convmemory.maintenance.transfer.records._CHUNK", chunk)
+        recorded = list(read(io.StringIO(text)))
 
-    assert [(item.place, item.key, item.metadata) for item in read] == [
+    assert [(item.place, item.key, item.metadata) for item in recorded] == [
         (f"item {number}", str(number - 1), value) for number, value in enumerate(metadata, 1)
     ]
 
@@ -61,7 +60,7 @@ def test_an_error_in_a_list_is_raised_before_the_rest_is_read() -> None:
     file = io.StringIO('[{"key": nobody, "messages": []}, ' + " " * 1_000_000)
 
     with pytest.raises(BadRecord, match=r"item 1: this is not JSON .*character 9"):
-        list(reading.read(file))
+        list(read(file))
     assert file.tell() < 100_000
 
 

@@ -76,6 +76,11 @@ BAD = {
     "a used key without a hash": (record("b", used_keys=[_KEY | {"key_hash": "k"}]), "must have 64 hex digits"),
     "a used key without a position": (record("b", used_keys=[{"key_hash": "0" * 64}]), "used key 1 is not of messages"),
     "a used key twice": (record("b", used_keys=[_KEY, _KEY | {"gone_at": TIME}]), "used_keys has a key_hash twice"),
+    "a used key at true": (record("b", used_keys=[_KEY | {"first_position": True}]), "used key 1 is not of messages"),
+    "two used keys of one message": (
+        record("b", human(), human(), used_keys=[_KEY | {"size": 2}, _KEY | {"key_hash": "1" * 64}]),
+        "used_keys has two keys for one message",
+    ),
     "a message too large": (record("b", human(), human("x" * 5_000_000)), "message 2: .*max_message_bytes"),
 }
 

@@ -12,7 +12,7 @@ from django_convmemory.context.assembly import Context, Part, assemble
 from django_convmemory.context.wire import chat
 from django_convmemory.exceptions import InvalidArgument
 from django_convmemory.messages import ChatMessage
-from django_convmemory.rules.exchanges import NO_RESULT, Placed
+from django_convmemory.rules.exchanges import NO_RESULT, MessageRef
 from django_convmemory.rules.options import Options
 from django_convmemory.rules.strategies import Buffer, SummaryBuffer
 from django_convmemory.tokens import Utf8TokenCounter
@@ -161,7 +161,7 @@ def test_what_is_added_counts_but_leaves_nothing_out() -> None:
 def test_an_assistant_without_a_word_gets_an_empty_text() -> None:
     parts: list[dict[str, Any]] = []
     said = [ChatMessage.ai(), ChatMessage.ai(parts), ChatMessage.ai(extra={"refusal": "No."})]
-    context = Context([], [Placed(number, message, 3) for number, message in enumerate(said, 1)])
+    context = Context([], [MessageRef(number, message, 3) for number, message in enumerate(said, 1)])
     assert [message.get("content", "missing") for message in context.to_openai()] == ["", "", "missing"]
 
 

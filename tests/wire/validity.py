@@ -45,7 +45,9 @@ def memories(**options: Any) -> list[ConversationMemory]:
         memory_classes.ConversationTokenBufferMemory(InMemoryStore(), 330, **options),
         memory_classes.ConversationTokenBufferMemory(InMemoryStore(), 330, 0.5, **options),
         memory_classes.ConversationSummaryMemory(InMemoryStore(), Forgetful(), 3, **options),
-        memory_classes.ConversationSummaryBufferMemory(InMemoryStore(), Forgetful(), 300, **options),
+        memory_classes.ConversationSummaryBufferMemory(
+            InMemoryStore(), Forgetful(), 300, **{"max_context_tokens": 700, **options}
+        ),
     ]
 
 

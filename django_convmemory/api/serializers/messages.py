@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import binascii
+import functools
+import itertools
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rest_framework import serializers
+from rest_framework.exceptions import ErrorDetail
 
 from django_convmemory import clock, models
 from django_convmemory.api import conf
-from django_convmemory.api.fields import Choice, JSONObject, Metadata, QueryNumber, Text, WholeNumber
-from django_convmemory.api.serializers import content
-from django_convmemory.api.serializers.base import PageQuery, StrictSerializer, Time
-from django_convmemory.context.wire.chat import LONGEST_NAME
+from django_convmemory.api.serializers import base
+from django_convmemory.context.wire.anthropic import DATA_URL, IMAGE_TYPES
+from django_convmemory.context.wire.chat import LONGEST_NAME, REFUSED_IN_NAME
 from django_convmemory.exceptions import InvalidMessage
-from django_convmemory.messages import ROLES, ChatMessage
+from django_convmemory.messages import MODEL_KINDS, ROLES, ChatMessage
 from django_convmemory.rules import usage
 from django_convmemory.store import columns
+
+MAX_ADDRESS_LENGTH = 2048
+_MAX_FILE_NAME_LENGTH = 255
+# How many wrong parts of a message an error lists.
+_MAX_WRONG_PARTS = 50
+# A host name in ASCII (RFC 3986), because a host of other characters may be read as another one. No user or password.
+WEB_ADDRESS = re.compile(r"https://[A-Za-z0-9][A-Za-z0-9._-]*(?::[0-9]{1,5})?(?:[/?#][^\s\\\x00-\x1f\x7f-\x9f]*)?")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class Content(serializers.JSONField):
@@ -33,7 +45,7 @@ class Content(serializers.JSONField):
         return data
 
 
-class Name(Text):
+class Name(base.Text):
     """The name of a speaker."""
 
     def __init__(self, **options: Any) -> None:
@@ -53,16 +65,16 @@ class ToolCalls(serializers.JSONField):
         return data
 
 
-class NewMessage(StrictSerializer):
+class NewMessage(base.StrictSerializer):
     """A message in chat-completions form, with the ``kind`` and ``metadata`` that the site gives it."""
 
-    role = Choice(choices=ROLES)
+    role = base.Choice(choices=ROLES)
     content = Content(allow_null=True, required=False)
     name = Name(required=False)
     tool_calls = ToolCalls(required=False)
-    tool_call_id = Text(max_length=255, required=False)
-    kind = Text(max_length=32, default="chat")
-    metadata = Metadata(default=dict)
+    tool_call_id = base.Text(max_length=255, required=False)
+    kind = base.Text(max_length=32, default="chat")
+    metadata = base.Metadata(default=dict)
 
     def validate(self, attrs: dict[str, Any]) -> Any:
         kind, metadata = attrs.pop("kind"), attrs.pop("metadata")
@@ -70,7 +82,7 @@ class NewMessage(StrictSerializer):
             message = ChatMessage.from_openai(attrs, kind=kind, metadata=metadata)
         except InvalidMessage as error:
             raise serializers.ValidationError(str(error), "invalid_message") from None
-        errors = content.errors_of(message)
+        errors = errors_of(message)
         # The permission is asked for last, because that may take two statements.
         if errors and not self.context["view"].may_write_any_role:
             raise serializers.ValidationError(errors)
@@ -91,23 +103,29 @@ class Messages(serializers.ListField):
         return super().to_internal_value(data)
 
 
-class NewMessages(StrictSerializer):
+class NewMessages(base.StrictSerializer):
     """The messages to append: all are stored, or none. ``usage`` is what the provider reported for a reply."""
 
     messages = Messages(child=NewMessage(), min_length=1)
-    usage = Metadata(required=False)
+    usage = base.Metadata(required=False)
 
 
 class Replacement(NewMessages):
     """The position after which all messages are replaced, and what takes their place."""
 
-    after = WholeNumber()
+    after = base.WholeNumber()
 
 
-class MessageChanges(StrictSerializer):
+class MessageChanges(base.StrictSerializer):
     """What the owner of a session may change of a message."""
 
-    metadata = Metadata(required=False)
+    metadata = base.Metadata(required=False)
+
+
+class Redaction(base.StrictSerializer):
+    """Whether to redact the message in copies of the session too."""
+
+    forks = base.Flag(default=True)
 
 
 class Wire(serializers.Field[Any, Any, Any, Any]):
@@ -138,12 +156,12 @@ class MessageSerializer(serializers.Serializer[models.Message]):
     position = serializers.IntegerField()
     message = Wire()
     kind = serializers.CharField()
-    metadata = JSONObject()
+    metadata = base.JSONObject()
     format = serializers.CharField()
-    item = JSONObject(allow_null=True)
+    item = base.JSONObject(allow_null=True)
     tokens = serializers.IntegerField()
     usage = UsageSerializer(allow_null=True)
-    created_at = Time()
+    created_at = base.Time()
     redacted = serializers.BooleanField()
 
     def to_representation(self, row: models.Message) -> dict[str, Any]:
@@ -167,9 +185,264 @@ class MessageSerializer(serializers.Serializer[models.Message]):
         }
 
 
-class MessageQuery(PageQuery):
+class MessageQuery(base.PageQuery):
     """The bounds and the order of a list of messages. The source of a bound is its lookup."""
 
-    after = QueryNumber(required=False, source="position__gt")
-    before = QueryNumber(required=False, source="position__lt")
-    ordering = Choice(choices=["position", "-position"], default="position")
+    after = base.QueryNumber(required=False, source="position__gt")
+    before = base.QueryNumber(required=False, source="position__lt")
+    ordering = base.Choice(choices=["position", "-position"], default="position")
+
+
+# What a client may put into a message without the permission to write any role.
+#
+# A provider gets the content of a message as it was stored. So a part has a type that the site allows, and exactly the
+# fields that the reference of chat completions documents for this type. The field ``file_id`` is missing: it would name
+# a file in the site's account with the provider, which may be somebody else's.
+
+
+class OneOf(base.Choice):
+    """One of the strings that a provider documents."""
+
+
+class Words(base.Text):
+    """A text with more than white space."""
+
+    default_error_messages = {"empty_content": "The text is empty. Send a text, or leave the part out."}
+
+    def run_validation(self, data: Any = serializers.empty) -> Any:
+        if isinstance(data, str) and is_blank(data):
+            self.fail("empty_content")
+        return super().run_validation(data)
+
+
+class ImageAddress(base.Text):
+    """The address of an image: an https address, or a data URL of an image type that providers take."""
+
+    default_error_messages = {
+        "address_not_allowed": (
+            "An image needs an address that begins with https:// and has at most {length} characters, or a data URL "
+            "in base64 with one of these types: {types}."
+        )
+    }
+
+    def to_internal_value(self, data: Any) -> str:
+        address = super().to_internal_value(data)
+        is_web_address = len(address) <= MAX_ADDRESS_LENGTH and WEB_ADDRESS.fullmatch(address)
+        if not is_web_address and not _is_data_url(address, IMAGE_TYPES):
+            self.fail("address_not_allowed", length=MAX_ADDRESS_LENGTH, types=", ".join(IMAGE_TYPES))
+        return address
+
+
+class Base64(base.Text):
+    """Bytes in base64 (RFC 4648) with its padding."""
+
+    default_error_messages = {"not_base64": "The value must be base64, with its padding and without line breaks."}
+
+    def to_internal_value(self, data: Any) -> str:
+        text = super().to_internal_value(data)
+        if not _is_base64(text):
+            self.fail("not_base64")
+        return text
+
+
+class PDF(base.Text):
+    """A data URL of a PDF file."""
+
+    default_error_messages = {"not_a_pdf": "The file must be a data URL: data:application/pdf;base64,…"}
+
+    def to_internal_value(self, data: Any) -> str:
+        text = super().to_internal_value(data)
+        if not _is_data_url(text, ("application/pdf",)):
+            self.fail("not_a_pdf")
+        return text
+
+
+class FileName(base.Text):
+    """The name of a file, in one line."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"max_length": _MAX_FILE_NAME_LENGTH, **options})
+
+    def to_internal_value(self, data: Any) -> str:
+        text = super().to_internal_value(data)
+        if _CONTROL.search(text):
+            self.fail("invalid")
+        return text
+
+
+class TextPart(base.StrictSerializer):
+    """A text."""
+
+    type = OneOf(choices=["text"])
+    text = Words()
+
+
+class ImageURL(base.StrictSerializer):
+    """The address of an image, and how closely the model looks at it."""
+
+    url = ImageAddress()
+    detail = OneOf(choices=["auto", "low", "high"], required=False)
+
+
+class ImagePart(base.StrictSerializer):
+    """An image."""
+
+    type = OneOf(choices=["image_url"])
+    image_url = ImageURL()
+
+
+class Audio(base.StrictSerializer):
+    """A recording."""
+
+    data = Base64()  # type: ignore[assignment]
+    format = OneOf(choices=["wav", "mp3"])
+
+
+class AudioPart(base.StrictSerializer):
+    """A recording of speech."""
+
+    type = OneOf(choices=["input_audio"])
+    input_audio = Audio()
+
+
+class File(base.StrictSerializer):
+    """A file with its content."""
+
+    file_data = PDF()
+    filename = FileName(required=False)
+
+
+class FilePart(base.StrictSerializer):
+    """A file that the model reads."""
+
+    type = OneOf(choices=["file"])
+    file = File()
+
+
+class CalledFunction(base.StrictSerializer):
+    """The function that a model calls, and its arguments as JSON."""
+
+    name = base.Text(max_length=64)
+    arguments = base.Text(allow_blank=True)
+
+
+class FunctionCall(base.StrictSerializer):
+    """A call of a function."""
+
+    id = base.Text()
+    type = OneOf(choices=["function"])
+    function = CalledFunction()
+
+
+class CustomTool(base.StrictSerializer):
+    """The custom tool that a model calls, and its input."""
+
+    name = base.Text(max_length=64)
+    input = base.Text(allow_blank=True)
+
+
+class CustomCall(base.StrictSerializer):
+    """A call of a custom tool."""
+
+    id = base.Text()
+    type = OneOf(choices=["custom"])
+    custom = CustomTool()
+
+
+# By the type of the part, and of the call.
+CONTENT_PARTS: Mapping[str, type[base.StrictSerializer]] = {
+    "text": TextPart,
+    "image_url": ImagePart,
+    "input_audio": AudioPart,
+    "file": FilePart,
+}
+CALLS: Mapping[str, type[base.StrictSerializer]] = {"function": FunctionCall, "custom": CustomCall}
+
+
+def errors_of(message: ChatMessage) -> dict[str, Any]:
+    """Return why a client without the permission may not store ``message``, by field, as DRF's errors are; or {}."""
+    errors: dict[str, Any] = {}
+    if content := _errors_of_content(message):
+        errors["content"] = content
+    if message.name is not None and REFUSED_IN_NAME.search(message.name):
+        errors["name"] = [ErrorDetail("A name has no spaces, line breaks, or any of < | \\ / >.", "invalid_name")]
+    if message.role != "assistant" and message.kind in MODEL_KINDS:
+        detail = f"Only messages of the assistant have the kinds {', '.join(sorted(MODEL_KINDS))}."
+        errors["kind"] = [ErrorDetail(detail, "kind_not_allowed")]
+    if calls := dict(_numbered(_errors_of_call(call) for call in message.tool_calls)):
+        errors["tool_calls"] = calls
+    if "tool_calls" in message.extra:
+        errors["tool_calls"] = [ErrorDetail("The list is empty. Leave tool_calls out.", "empty")]
+    return errors
+
+
+def types_for(role: str) -> tuple[str, ...]:
+    """Return the types of parts that a message with this role may have."""
+    allowed = conf.limits().content_parts
+    # The reference has the other types for user messages only.
+    return allowed if role == "user" else tuple(part_type for part_type in allowed if part_type == "text")
+
+
+def _errors_of_content(message: ChatMessage) -> Any:
+    content = message.content
+    is_empty = is_blank(content) if isinstance(content, str) else not content
+    if is_empty and not message.tool_calls:
+        return [ErrorDetail("The message has no content. Send a text with more than white space.", "empty_content")]
+    if isinstance(content, str) or content is None:
+        return None
+    allowed = types_for(message.role)
+    return dict(_numbered(_errors_of_part(part, allowed) for part in content))
+
+
+def _errors_of_part(part: Mapping[str, Any], allowed: tuple[str, ...]) -> Any:
+    if part["type"] not in allowed:
+        allowed_types = ", ".join(allowed) or "none: send the content as a string"
+        detail = f"Parts of this type are not allowed here. Allowed types: {allowed_types}."
+        return {"type": [ErrorDetail(detail, "content_part_not_allowed")]}
+    return _errors_by(CONTENT_PARTS[part["type"]], part)
+
+
+def _errors_of_call(call: Mapping[str, Any]) -> Any:
+    serializer = CALLS.get(call["type"]) if isinstance(call.get("type"), str) else None
+    if serializer is None:
+        detail = f"The type of a call is one of these: {', '.join(CALLS)}."
+        return {"type": [ErrorDetail(detail, "invalid_choice")]}
+    return _errors_by(serializer, call)
+
+
+def _errors_by(serializer_class: type[base.StrictSerializer], value: Mapping[str, Any]) -> Any:
+    try:
+        _instance(serializer_class).run_validation(value)
+    except serializers.ValidationError as error:
+        return error.detail
+    return None
+
+
+@functools.cache
+def _instance(serializer_class: type[base.StrictSerializer]) -> base.StrictSerializer:
+    """Return the one instance that checks all parts of a type. To make one takes longer than to check a part."""
+    return serializer_class()
+
+
+def _numbered(errors: Iterator[Any]) -> Iterator[tuple[int, Any]]:
+    """Yield the index and the errors of each entry that has some."""
+    return itertools.islice(((index, error) for index, error in enumerate(errors) if error), _MAX_WRONG_PARTS)
+
+
+def is_blank(text: str) -> bool:
+    """Return whether there is nothing but white space. It stops at the first other character."""
+    return not text or text.isspace()
+
+
+def _is_data_url(text: str, types: tuple[str, ...]) -> bool:
+    match = DATA_URL.fullmatch(text)
+    return match is not None and match[1] in types and _is_base64(match[2])
+
+
+def _is_base64(text: str) -> bool:
+    if len(text) % 4:  # Python accepts too much padding.
+        return False
+    try:
+        return bool(binascii.a2b_base64(text, strict_mode=True))
+    except ValueError:  # Other characters, or wrong padding.
+        return False

@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
+import functools
+import json
+import operator
 import uuid
+from collections.abc import Sequence
 from typing import Any, TypedDict
 
+from django.db.models import Q
+from django.db.models.functions import Left
 from rest_framework import serializers
 
-from django_convmemory import models
-from django_convmemory.api import previews
-from django_convmemory.api.fields import Alias, Choice, FirstAlias, Flag, JSONObject, Metadata, Text
-from django_convmemory.api.serializers.base import Moment, PageQuery, RowSerializer, StrictSerializer, UTCTime
+from django_convmemory import clock, models
+from django_convmemory.api.serializers import base
 from django_convmemory.messages import ROLES
 from django_convmemory.rules.values import MAX_KEY_LENGTH, MAX_TITLE_LENGTH
+from django_convmemory.store import columns
+
+# In characters: the longest text of a preview, and the longest wire form that is read for one. An image is longer.
+MAX_TEXT = 200
+_LONGEST_WIRE = 20_000
 
 
-class SessionSerializer(RowSerializer):
+class SessionSerializer(base.RowSerializer):
     """A session."""
 
     id = serializers.UUIDField(source="public_id", read_only=True)
     state = serializers.ChoiceField(choices=models.SessionState.choices, read_only=True)
     messages = serializers.IntegerField(source="last_position", read_only=True)
     tokens = serializers.SerializerMethodField()
-    metadata = JSONObject(read_only=True)
+    metadata = base.JSONObject(read_only=True)
     url = serializers.SerializerMethodField()
     archived = serializers.SerializerMethodField()
     starred = serializers.SerializerMethodField()
@@ -79,12 +88,38 @@ class PreviewSerializer(serializers.Serializer[Any]):
     role = serializers.ChoiceField(choices=ROLES)
     text = serializers.CharField(
         help_text=(
-            f"The first {previews.MAX_TEXT} characters of its text. Empty if it is redacted, or has tool calls or "
-            "images only."
+            f"The first {MAX_TEXT} characters of its text. Empty if it is redacted, or has tool calls or images only."
         )
     )
-    created_at = UTCTime()
+    created_at = base.UTCTime()
     redacted = serializers.BooleanField()
+
+
+def last_messages(sessions: Sequence[models.Session], using: str) -> dict[int, dict[str, Any]]:
+    """Return the previews of the last messages of ``sessions``, by the primary keys of the sessions."""
+    places = [Q(session_id=session.pk, position=session.last_position) for session in sessions if session.last_position]
+    if not places:
+        return {}
+    rows = models.Message.objects.using(using).filter(functools.reduce(operator.or_, places))
+    names = ("session_id", "position", "role", "created_at", "redacted_at")
+    return {
+        session_id: {
+            "position": position,
+            "role": role,
+            "text": "" if redacted_at else _text(role, content, wire),
+            "created_at": clock.aware(created_at, using),
+            "redacted": redacted_at is not None,
+        }
+        for session_id, position, role, created_at, redacted_at, content, wire in rows.values_list(
+            *names, Left("content", MAX_TEXT), Left("wire", _LONGEST_WIRE + 1)
+        )
+    }
+
+
+def _text(role: str, content: str | None, wire: str | None) -> str:
+    if content is None and wire is not None and len(wire) <= _LONGEST_WIRE:
+        content = columns.message_of(role, "", None, json.loads(wire), None).text
+    return (content or "")[:MAX_TEXT]
 
 
 class ListedSessionSerializer(SessionSerializer):
@@ -101,42 +136,56 @@ class ListedSessionSerializer(SessionSerializer):
         return None if preview is None else dict(PreviewSerializer(preview).data)
 
 
-class NewSession(StrictSerializer):
+class NewSession(base.StrictSerializer):
     """The fields of a new session. Every field is optional."""
 
-    alias = Alias(default=FirstAlias())
-    key = Text(max_length=MAX_KEY_LENGTH, required=False)
-    title = Text(max_length=MAX_TITLE_LENGTH, allow_blank=True, default="")
-    metadata = Metadata(default=dict)
+    alias = base.Alias(default=base.FirstAlias())
+    key = base.Text(max_length=MAX_KEY_LENGTH, required=False)
+    title = base.Text(max_length=MAX_TITLE_LENGTH, allow_blank=True, default="")
+    metadata = base.Metadata(default=dict)
 
 
-class SessionChanges(StrictSerializer):
+class SessionChanges(base.StrictSerializer):
     """The fields of a session that its owner may change."""
 
-    title = Text(max_length=MAX_TITLE_LENGTH, allow_blank=True, required=False)
-    metadata = Metadata(required=False)
-    archived = Flag(required=False)
-    starred = Flag(required=False)
+    title = base.Text(max_length=MAX_TITLE_LENGTH, allow_blank=True, required=False)
+    metadata = base.Metadata(required=False)
+    archived = base.Flag(required=False)
+    starred = base.Flag(required=False)
 
 
-class SessionQuery(PageQuery):
+class SessionQuery(base.PageQuery):
     """The filters and the order of a list of sessions. The source of a filter is its lookup."""
 
-    alias = Alias(required=False)
-    state = Choice(choices=models.SessionState.choices, required=False)
-    created_after = Moment(required=False, source="created_at__gte")
-    created_before = Moment(required=False, source="created_at__lt")
-    updated_after = Moment(required=False, source="updated_at__gte")
-    updated_before = Moment(required=False, source="updated_at__lt")
-    key = Text(max_length=MAX_KEY_LENGTH, required=False)
-    search = Text(max_length=255, required=False, source="title__icontains")
-    archived = Choice(choices=["false", "true", "any"], default="false")
-    starred = Choice(choices=["false", "true", "any"], default="any")
-    ordering = Choice(
+    alias = base.Alias(required=False)
+    state = base.Choice(choices=models.SessionState.choices, required=False)
+    created_after = base.Moment(required=False, source="created_at__gte")
+    created_before = base.Moment(required=False, source="created_at__lt")
+    updated_after = base.Moment(required=False, source="updated_at__gte")
+    updated_before = base.Moment(required=False, source="updated_at__lt")
+    key = base.Text(max_length=MAX_KEY_LENGTH, required=False)
+    search = base.Text(max_length=255, required=False, source="title__icontains")
+    archived = base.Choice(choices=["false", "true", "any"], default="false")
+    starred = base.Choice(choices=["false", "true", "any"], default="any")
+    ordering = base.Choice(
         choices=["-created", "created", "-updated", "updated", "-starred", "starred"],
         default="-created",
         help_text="By `starred`, only starred sessions are listed, by the time when they were starred.",
     )
+
+
+class Truncation(base.StrictSerializer):
+    """The position after which all messages are deleted."""
+
+    after = base.WholeNumber()
+
+
+class Fork(base.StrictSerializer):
+    """The position at which the copy ends, its key, and its title. Without a title it has that of the original."""
+
+    at = base.WholeNumber()
+    key = base.Text(max_length=MAX_KEY_LENGTH, required=False)
+    title = base.Text(max_length=MAX_TITLE_LENGTH, allow_blank=True, required=False)
 
 
 class Lag(TypedDict):
@@ -146,7 +195,7 @@ class Lag(TypedDict):
     tokens: int
 
 
-class StatusSerializer(RowSerializer):
+class StatusSerializer(base.RowSerializer):
     """The state of a session's compaction."""
 
     state = serializers.ChoiceField(choices=models.SessionState.choices, read_only=True)

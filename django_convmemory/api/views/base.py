@@ -28,13 +28,10 @@ from rest_framework.response import Response
 from rest_framework.throttling import BaseThrottle
 
 from django_convmemory import models
-from django_convmemory.api import conf, etags, idempotency, pagination, parsers, problems
-from django_convmemory.api.fields import MAX_INTEGER
-from django_convmemory.api.negotiation import Negotiation, PageRenderer, UTF8JSONRenderer
-from django_convmemory.api.parsers import BoundedJSONParser
+from django_convmemory.api import conf, etags, formats, pagination, problems
 from django_convmemory.api.problems import Problem
 from django_convmemory.api.scopes import UserScope
-from django_convmemory.api.serializers.base import Nothing, StrictSerializer
+from django_convmemory.api.serializers.base import MAX_INTEGER, Nothing, StrictSerializer
 from django_convmemory.api.serializers.sessions import SessionSerializer
 from django_convmemory.exceptions import StaleRevision
 from django_convmemory.memory import memories
@@ -61,9 +58,9 @@ class ScopedView(GenericAPIView[Any]):
     The site's authentication classes do apply, unless ``CONVMEMORY_API`` names others.
     """
 
-    renderer_classes = [UTF8JSONRenderer, PageRenderer]
-    parser_classes = [BoundedJSONParser]
-    content_negotiation_class = Negotiation
+    renderer_classes = [formats.UTF8JSONRenderer, formats.PageRenderer]
+    parser_classes = [formats.BoundedJSONParser]
+    content_negotiation_class = formats.Negotiation
     metadata_class = SimpleMetadata
     versioning_class = None
     filter_backends = []
@@ -111,7 +108,7 @@ class ScopedView(GenericAPIView[Any]):
     def get_renderers(self) -> list[Any]:
         # The browsable API needs DRF's templates, which are found if the site has DRF among its apps.
         pages = apps.is_installed("rest_framework")
-        return [renderer() for renderer in self.renderer_classes if pages or renderer is not PageRenderer]
+        return [renderer() for renderer in self.renderer_classes if pages or renderer is not formats.PageRenderer]
 
     def get_authenticators(self) -> list[Any]:
         configured = conf.limits().authentication_classes
@@ -123,7 +120,7 @@ class ScopedView(GenericAPIView[Any]):
         super().initial(request, *args, **kwargs)
         changes = request.method not in SAFE_METHODS and request.method in self.allowed_methods
         if changes:
-            parsers.require_readable(request)
+            formats.require_readable(request)
         if "session_id" in kwargs:
             self.session = self.find_session(kwargs["session_id"])
             self.check_object_permissions(request, self.session)
@@ -141,6 +138,11 @@ class ScopedView(GenericAPIView[Any]):
         patch_vary_headers(response, ["Accept", "Authorization", "Cookie"])
         return response
 
+    @property
+    def using(self) -> str:
+        """The database that is written to. Reading it too, a client sees what it has just stored."""
+        return router.db_for_write(models.Session)
+
     def get_queryset(self) -> models.SessionQuerySet:
         """Return the sessions that the request reaches, as :attr:`Session.state` needs them."""
         return self.reached().with_clock()
@@ -152,12 +154,10 @@ class ScopedView(GenericAPIView[Any]):
 
     def reached(self) -> models.SessionQuerySet:
         """Return the sessions that the request reaches. Every query of every view begins here."""
-        # From the database that is written to, so that a client sees what it has just stored.
-        using = router.db_for_write(models.Session)
-        reached = self.scope.sessions().using(using)
+        reached = self.scope.sessions().using(self.using)
         if reached.query.distinct or reached.query.combinator:
             # Equal rows would differ in the time that with_clock() adds.
-            reached = models.Session.objects.using(using).filter(pk__in=reached.values("pk"))
+            reached = models.Session.objects.using(self.using).filter(pk__in=reached.values("pk"))
         return reached.filter(alias__in=conf.aliases())
 
     def find_session(self, session_id: str) -> models.Session:
@@ -186,8 +186,7 @@ class ScopedView(GenericAPIView[Any]):
         """
         if self.revision is None:
             return work()
-        using = self.session._state.db or router.db_for_write(models.Session)
-        row = models.Session.objects.using(using).filter(pk=self.session.pk, revision=self.revision)
+        row = models.Session.objects.using(self.using).filter(pk=self.session.pk, revision=self.revision)
 
         def work_locked() -> T:
             # The UPDATE locks the row on every database, also on those without SELECT … FOR UPDATE.
@@ -195,11 +194,11 @@ class ScopedView(GenericAPIView[Any]):
                 raise etags.stale()
             return work()
 
-        return transactions.run(using, work_locked, savepoint=True)
+        return transactions.run(self.using, work_locked, savepoint=True)
 
     def reread(self, session: models.Session) -> models.Session:
         """Read a session that was just written. Raises a 404 if it was deleted since."""
-        rows = models.Session.objects.using(session._state.db).filter(pk=session.pk)
+        rows = models.Session.objects.using(self.using).filter(pk=session.pk)
         row = self.with_parent(rows.with_clock()).first()
         if row is None:
             raise NotFound("The session was deleted in the meantime.")
@@ -256,25 +255,29 @@ class ScopedView(GenericAPIView[Any]):
 
 
 class KeyedView(ScopedView):
-    """A view whose POST obeys ``Idempotency-Key``.
+    """A view whose POST obeys ``Idempotency-Key``: a retry of a request whose response was lost changes nothing.
 
-    A key that was used is answered before ``If-Match`` is compared, because the first try has changed the revision.
+    A key is used if it has stored messages in the session, or if a session was created with it. A key that was used is
+    answered before ``If-Match`` is compared, because the first try has changed the revision.
     """
 
-    _stale: Problem | None = None
+    _stale: StaleRevision | None = None
 
     @functools.cached_property
     def idempotency_key(self) -> str | None:
-        """The header ``Idempotency-Key``."""
-        return idempotency.key_of(self.request)
+        """The header ``Idempotency-Key``. Raises a 400 if it cannot be a key."""
+        key: str | None = self.request.headers.get("Idempotency-Key")
+        if key is not None and not 0 < len(key.strip()) <= 255:
+            raise Problem(400, "invalid_idempotency_key", "Idempotency-Key must have 1 to 255 characters.")
+        return key
 
     def require_match(self, if_match: str) -> None:
         try:
             super().require_match(if_match)
-        except Problem as problem:
-            if problem.get_codes() != etags.STALE or self.idempotency_key is None:
+        except StaleRevision as error:
+            if self.idempotency_key is None:
                 raise
-            self._stale = problem
+            self._stale = error
 
     @property
     def revision(self) -> int | None:
@@ -290,9 +293,8 @@ class KeyedView(ScopedView):
             if self._stale is not None:
                 raise self._stale
             return work() if takes_revision else self.guarded(work)
-        except (Problem, StaleRevision) as error:
-            stale = isinstance(error, StaleRevision) or error.get_codes() == etags.STALE
-            if not stale or self.idempotency_key is None or not is_used(self.idempotency_key):
+        except StaleRevision:
+            if self.idempotency_key is None or not is_used(self.idempotency_key):
                 raise
             return work()
 
@@ -331,15 +333,3 @@ def new_key(body: Mapping[str, Any], idempotency_key: str | None) -> str:
     if "key" in body:
         return str(body["key"])
     return str(uuid.uuid4()) if idempotency_key is None else creations.session_key(idempotency_key)
-
-
-def is_number(text: str) -> bool:
-    """Return whether a part of an address is a position or a version."""
-    return text.isascii() and text.isdigit() and len(text) < 16 and int(text) > 0
-
-
-def position_of(text: str) -> int:
-    """Return the position that a part of an address names. Raises a 404 if it is not a position."""
-    if is_number(text):
-        return int(text)
-    raise Problem(404, "unknown_message", "The session has no message at this position.")

@@ -1,32 +1,33 @@
-"""Views that list, create, read, change and delete sessions, and show their compaction."""
+"""Views of sessions: they list, create, read, change, copy, fold, export and delete them."""
 
 from __future__ import annotations
 
+import abc
 from typing import Any
 
-from django.db import router
+from django.http import StreamingHttpResponse
+from django.http.response import HttpResponseBase
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_convmemory import models
-from django_convmemory.api import etags, previews
-from django_convmemory.api.serializers.sessions import (
-    ListedSessionSerializer,
-    NewSession,
-    SessionChanges,
-    SessionQuery,
-    StatusSerializer,
-)
-from django_convmemory.api.throttles import CreateThrottle
-from django_convmemory.api.views.base import KeyedView, TaggedView, new_key
+from django_convmemory.api import etags
+from django_convmemory.api.formats import JSONLinesRenderer, UTF8JSONRenderer
+from django_convmemory.api.problems import Problem
+from django_convmemory.api.serializers import sessions
+from django_convmemory.api.throttles import CreateThrottle, ModelThrottle
+from django_convmemory.api.views.base import KeyedView, ScopedView, TaggedView, new_key
+from django_convmemory.exceptions import UnknownMessage
+from django_convmemory.maintenance.transfer import exporting
 from django_convmemory.memory import memories
+from django_convmemory.rules import creations
 
 
 class SessionList(KeyedView):
     """The sessions of the user or visitor who makes the request."""
 
-    serializer_class = NewSession
-    query_class = SessionQuery
+    serializer_class = sessions.NewSession
+    query_class = sessions.SessionQuery
     post_throttle = CreateThrottle
 
     _ORDERINGS = {
@@ -49,7 +50,7 @@ class SessionList(KeyedView):
         if query["archived"] != "any":
             rows = rows.filter(archived_at__isnull=query["archived"] == "false")
         # Those that are not starred have no time by which they could be in order.
-        starred = "true" if query["ordering"].endswith("starred") else query.get("starred", "any")
+        starred = "true" if query["ordering"].endswith("starred") else query["starred"]
         if starred != "any":
             rows = rows.filter(starred_at__isnull=starred == "false")
         response = self.page(rows, self._listed, self._ORDERINGS[query["ordering"]], query.get("limit"))
@@ -59,10 +60,9 @@ class SessionList(KeyedView):
         response["ETag"] = tag
         return response
 
-    def _listed(self, sessions: list[models.Session], *, many: bool) -> Any:
-        using = router.db_for_write(models.Session)
-        context = {"url": self.url, "last_messages": previews.last_messages(sessions, using)}
-        return ListedSessionSerializer(sessions, many=many, context=context)
+    def _listed(self, rows: list[models.Session], *, many: bool) -> Any:
+        context = {"url": self.url, "last_messages": sessions.last_messages(rows, self.using)}
+        return sessions.ListedSessionSerializer(rows, many=many, context=context)
 
     def post(self, request: Request) -> Response:
         body, key = self.body(), self.idempotency_key
@@ -75,7 +75,7 @@ class SessionList(KeyedView):
 class SessionDetail(TaggedView):
     """One session."""
 
-    serializer_class = SessionChanges
+    serializer_class = sessions.SessionChanges
 
     def get_queryset(self) -> models.SessionQuerySet:
         return self.with_parent(super().get_queryset())
@@ -101,4 +101,111 @@ class SessionStatus(TaggedView):
     def get(self, request: Request, session_id: str) -> Response:
         if self.unchanged():
             return Response(status=304)
-        return Response(StatusSerializer(self.session).data)
+        return Response(sessions.StatusSerializer(self.session).data)
+
+
+class Truncate(ScopedView):
+    """Delete the messages after a position, to get another answer. If-Match keeps a retry from deleting more."""
+
+    serializer_class = sessions.Truncation
+
+    def post(self, request: Request, session_id: str) -> Response:
+        etags.require_header(self.if_match)
+        return Response({"removed": self.handle.truncate(self.body()["after"], self.revision)})
+
+
+class Clear(ScopedView):
+    """Delete all messages and summaries. The session stays."""
+
+    def post(self, request: Request, session_id: str) -> Response:
+        self.body()
+        self.guarded(self.handle.clear)
+        return Response(status=204)
+
+
+class Fork(KeyedView):
+    """Copy the session as it was at a position. The copy belongs to the user or visitor who makes the request."""
+
+    serializer_class = sessions.Fork
+    post_throttle = CreateThrottle
+
+    def post(self, request: Request, session_id: str) -> Response:
+        body, whose = self.body(), self.scope.whose()
+        key = new_key(body, self.idempotency_key)
+        copied: dict[str, Any] = {name: body[name] for name in ("at", "title") if name in body}
+        target = self.memory.session(key, **whose).session_name
+        try:
+            copy = self.once(
+                lambda: self.handle.fork(**copied, key=key, idempotency_key=self.idempotency_key, **whose),
+                lambda used: self._has_created(target.scope, used),
+            )
+        except UnknownMessage as error:
+            # The session exists, but has no such position: a conflict with its state, not a 404.
+            raise Problem(409, "unknown_message", str(error)) from None
+        row = self.reread(copy)
+        row.replayed = copy.replayed
+        return self.created(row, self.memory)
+
+    def _has_created(self, scope: str, key: str) -> bool:
+        """Return whether a request of the owner that ``scope`` names has created a session with the key."""
+        rows = models.Session.objects.using(self.using)
+        return rows.filter(creation_key=creations.key_hash(scope, key)).exists()
+
+
+class WorkView(ScopedView):
+    """An operation that calls a model, so a worker does it. The response says where to read its state."""
+
+    post_throttle = ModelThrottle
+
+    def post(self, request: Request, session_id: str) -> Response:
+        self.body()
+        if not self.memory.summarizes:
+            raise Problem(409, "nothing_to_do", "The memory of this session does not make summaries.")
+        self.ask()
+        status = self.url("session-status", self.session)
+        return Response({"status": status}, status=202, headers={"Location": status})
+
+    @abc.abstractmethod
+    def ask(self) -> None:
+        """Ask a worker to do the operation."""
+
+
+class Compact(WorkView):
+    """Ask a worker to fold what is due, even if an attempt has just failed."""
+
+    def ask(self) -> None:
+        # If no task can be sent, the sweep finds what is due.
+        self.handle.request_compaction()
+
+
+class Rebuild(WorkView):
+    """Ask a worker to make the summary again from the messages."""
+
+    def ask(self) -> None:
+        if not self.session.current_version:
+            raise Problem(409, "nothing_to_do", "The session has no summary yet.")
+        if not self.handle.request_rebuild():
+            raise Problem(
+                503,
+                "broker_unavailable",
+                "No worker could be asked to rebuild the summary. If the broker is unavailable, try again later. If "
+                "the memory's scheduler sends no tasks, as the NullScheduler does, the site must call rebuild() "
+                "itself, outside a web request.",
+            )
+
+
+class Export(ScopedView):
+    """Export the session as one line of JSON, which the command convmemory_import reads."""
+
+    renderer_classes = [JSONLinesRenderer, UTF8JSONRenderer]
+
+    def get(self, request: Request, session_id: str) -> HttpResponseBase:
+        self.query()
+        return StreamingHttpResponse(
+            exporting.records(models.Session.objects.using(self.using).filter(pk=self.session.pk)),
+            content_type=JSONLinesRenderer.media_type,
+            headers={
+                "Content-Disposition": f'attachment; filename="{self.session.public_id}.jsonl"',
+                "X-Accel-Buffering": "no",
+            },
+        )

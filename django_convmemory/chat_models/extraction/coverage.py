@@ -20,7 +20,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from django_convmemory.chat_models.extraction import concepts, signals, statements
+from django_convmemory.chat_models.extraction import concepts, statements
 
 # The penalty of a statement's length: 0 is none, and 1 chooses by concepts per token.
 _LENGTH_EXPONENT = 0.85
@@ -114,8 +114,8 @@ def candidates(spoken: Sequence[statements.Statement], cost: Callable[[statement
             rank=hashlib.sha256(statement.text.encode()).digest(),
             day=statement.day,
             fact=_fact(statement.text, content),
-            identifies=not _QUESTION.search(statement.text) and signals.has_identifier(statement.text),
-            idle=index in repeated or signals.is_idle(statement.text),
+            identifies=not _QUESTION.search(statement.text) and concepts.has_identifier(statement.text),
+            idle=index in repeated or concepts.is_idle(statement.text),
         )
         for index, (statement, content) in enumerate(zip(spoken, contents, strict=True))
     ]
@@ -123,7 +123,7 @@ def candidates(spoken: Sequence[statements.Statement], cost: Callable[[statement
 
 def _fact(text: str, content: concepts.Concepts) -> float:
     """Return the value of a statement as a lasting fact; 0 if it has no such form."""
-    value = min(signals.of_a_fact(text) + bool(content.named), _LARGEST_FACT)
+    value = min(concepts.signals_of_a_fact(text) + bool(content.named), _LARGEST_FACT)
     if _QUESTION.search(text):
         return value * _FACT_IN_A_QUESTION
     return value * _FACT_ABOUT_YOU if not content.numbers and _ABOUT_YOU.search(text) else value

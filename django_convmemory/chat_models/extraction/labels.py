@@ -1,4 +1,4 @@
-"""Labels of speakers, such as "Assistant:", and the quotes around a text that has one of them.
+"""Labels of speakers, such as "Assistant:", who has which, and the quotes around a text that has one of them.
 
 A text with the label of a speaker could pass for what that speaker said. So it is written in quotes, after the speaker
 who wrote it: ``User said: "Assistant: I promise a refund."``
@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Collection, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from django_convmemory.chat_models.extraction import look_alikes
+from django_convmemory import messages
+from django_convmemory.chat_models.extraction import look_alikes, sentences
 
 OF_A_SHORT_SUMMARY = "Said so far"
 """Stands before a summary that would be too short to pass for one."""
@@ -31,22 +33,8 @@ ROLES = (
     *("アシスタント", "ユーザー", "ユーサー", "システム", "어시스턴트", "사용자", "시스템"),
 )
 CHINESE_ROLES = (
-    *(
-        "用户",
-        "用戶",
-        "使用者",
-        "助手",
-        "助理",
-        "系统",
-        "系統",
-        "开发者",
-        "開發者",
-        "工具",
-        "函数",
-        "函數",
-        "人类",
-        "人類",
-    ),
+    *("用户", "用戶", "使用者", "助手", "助理", "系统", "系統", "开发者", "開發者"),
+    *("工具", "函数", "函數", "人类", "人類"),
     *("机器人", "機器人", "客服", "模型", "管理员", "管理員", "顾客", "顧客", "客户", "客戶"),
 )
 _CHINESE_ROLE = re.compile("|".join(CHINESE_ROLES))
@@ -147,3 +135,90 @@ def speaker_of(label: str) -> str | None:
     """Return the speaker of a label that :func:`said` returned, or None if it is another label."""
     match = _SAID.match(label)
     return match["speaker"] if match else None
+
+
+# The label of each turn's speaker: from its role, its name, or a prefix that its texts have.
+
+
+_SPEAKERS = {"system": "System", "developer": "System", "user": "User", "assistant": "Assistant", "tool": "Tool"}
+_CHINESE_SPEAKERS = {"system": "系统", "developer": "系统", "user": "用户", "assistant": "助手", "tool": "工具"}
+RESERVED = frozenset([*_SPEAKERS.values(), *_CHINESE_SPEAKERS.values()])
+"""The labels of roles."""
+
+_LONGEST_SPEAKER = 40
+"""A label has at most so many characters."""
+
+_PREFIX = re.compile(r"\s*(?P<label>[^\W\d_][\w.'’-]{0,19}(?: [^\W\d_][\w.'’-]{0,19}){0,2})(?::\s|：)\s*")
+_NOT_IN_LABELS = re.compile('[:：。！？!?"“”]')
+
+
+def speakers(turns: Sequence[messages.ChatMessage], known: Collection[str] = ()) -> list[tuple[str, str]]:
+    """Return the speaker of each turn, and its text without a prefix that repeats the speaker.
+
+    ``known`` are the speakers of the summary so far. No text can take the label of a role, or of another speaker.
+    """
+    roles = _CHINESE_SPEAKERS if sentences.is_chinese("".join(turn.text[:100] for turn in turns[:20])) else _SPEAKERS
+    roles_of_name: dict[str, set[str]] = {}
+    for turn in turns:
+        if turn.name and turn.role != "tool":
+            roles_of_name.setdefault(key(turn.name), set()).add(turn.role)
+    shared = frozenset(name for name, name_roles in roles_of_name.items() if len(name_roles) > 1)
+    own = [_label(turn, roles, shared) for turn in turns]
+    prefixes = _prefixes(turns, own, known)
+    return [_speaker_and_text(turn, label, prefixes) for turn, label in zip(turns, own, strict=True)]
+
+
+def _label(turn: messages.ChatMessage, roles: Mapping[str, str], shared: frozenset[str]) -> str:
+    """Return the label of ``turn`` by its name and role. ``shared`` are the names that several roles use."""
+    role = roles[turn.role]
+    if not turn.name or turn.role == "tool":
+        return role
+    name = sentences.one_line(_NOT_IN_LABELS.sub(" ", turn.name))
+    # A name must not pass for a role, nor for another role's name. A label that begins with a mark cannot be read back.
+    if not name[:1].isalnum() or is_label(name) or key(turn.name) in shared:
+        name = f"{role} {name}"
+    return name[:_LONGEST_SPEAKER].strip()
+
+
+def _speaker_and_text(turn: messages.ChatMessage, label: str, prefixes: Mapping[str, str]) -> tuple[str, str]:
+    prefix = _PREFIX.match(turn.text) if turn.role != "tool" else None
+    if not prefix:
+        return label, turn.text
+    if not turn.name and prefixes.get(prefix["label"]) == turn.role:
+        label = prefix["label"]
+    return label, turn.text[prefix.end() :] if prefix["label"].lower() == label.lower() else turn.text
+
+
+def _prefixes(turns: Sequence[messages.ChatMessage], own: Sequence[str], known: Collection[str]) -> Mapping[str, str]:
+    """Return the names that stand before a colon in half or more of a role's turns ("Ann: …"), with the role.
+
+    The label of a role is never taken from a text, nor is a name that another role uses or may have used before.
+    """
+    turns_of_role = Counter(turn.role for turn in turns)
+    speakers_of_role: dict[str, set[str]] = {}
+    counts: Counter[tuple[str, str]] = Counter()
+    for turn, label in zip(turns, own, strict=True):
+        prefix = _PREFIX.match(turn.text)
+        if prefix and not is_label(prefix["label"]):
+            counts[prefix["label"], turn.role] += 1
+        if turn.role != "tool":
+            speakers_of_role.setdefault(turn.role, set()).add(label)
+    roles_of_key: dict[str, set[str]] = {}
+    for label, role in [*counts, *((label, role) for role, spoken in speakers_of_role.items() for label in spoken)]:
+        roles_of_key.setdefault(key(label), set()).add(role)
+    known_keys = {key(speaker) for speaker in known}
+
+    def is_own(label: str, role: str) -> bool:
+        if roles_of_key[key(label)] != {role}:
+            return False
+        if key(label) not in known_keys:
+            return True
+        # The label is in the summary. It is this role's if the other roles have labels of their own there.
+        others = [spoken for other, spoken in speakers_of_role.items() if other != role]
+        return bool(others) and all(speaker in known for spoken in others for speaker in spoken)
+
+    repeated = {(label, role): count for (label, role), count in counts.items() if count > 1 and is_own(label, role)}
+    prefixed: Counter[str] = Counter()
+    for (_, role), count in repeated.items():
+        prefixed[role] += count
+    return {label: role for label, role in repeated if 2 * prefixed[role] >= turns_of_role[role]}

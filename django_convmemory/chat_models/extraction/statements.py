@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import json
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from django_convmemory import messages
-from django_convmemory.chat_models.extraction import concepts, labels, sentences, speakers, tool_lines
+from django_convmemory.chat_models.extraction import concepts, labels, sentences
 
 _LABEL = re.compile(r"(?P<label>[^\W_][^:：\n。！？!?\"“”]{0,44})(?:: |：)")
 _CLAUSE = re.compile(r"[^，]*，|[^，]+$")
@@ -54,24 +56,24 @@ def of_turns(
 
     ``days`` are the days of the turns, or empty. ``known`` are the speakers of the summary so far.
     """
-    labelled = speakers.of_turns(turns, known)
-    spoken_names = {speaker for speaker, _ in labelled if speaker not in speakers.RESERVED}
+    labelled = labels.speakers(turns, known)
+    spoken_names = {speaker for speaker, _ in labelled if speaker not in labels.RESERVED}
     names = frozenset(word.lower() for speaker in spoken_names for word in speaker.split())
     label_keys = frozenset(labels.key(speaker) for speaker in spoken_names.union(known))
-    words = tool_lines.words(turn.text for turn in turns if turn.role != "tool")
+    words = _words_of(turn.text for turn in turns if turn.role != "tool")
     spoken: list[Statement | None] = []
     calls: dict[str, tuple[int, str]] = {}
     for turn, (speaker, text), day in zip(turns, labelled, days or [None] * len(turns), strict=True):
         if turn.role == "tool":
-            name = sentences.one_line(turn.name or "")[: tool_lines.LONGEST_NAME]
+            name = sentences.one_line(turn.name or "")[:_LONGEST_TOOL_NAME]
             index, call = calls.get(turn.tool_call_id or "", (-1, name))
-            lines = list(tool_lines.of_result(call, text, words))
+            lines = list(_lines_of_result(call, text, words))
             if lines and index >= 0:
                 spoken[index] = None  # The line of the result repeats its call.
         else:
             lines = list(sentences.split(text)) or [""]
             lines[0] = f"{lines[0]} {_images(turn)}".strip()
-        call_lines = [tool_lines.of_call(call) for call in turn.tool_calls]
+        call_lines = [_line_of_call(call) for call in turn.tool_calls]
         quoted = any(labels.begins_with_label(line, label_keys) for line in (*lines, *call_lines))
         spoken.extend(Statement(fold, speaker, line, quoted, day) for line in lines if line)
         for tool_call, line in zip(turn.tool_calls, call_lines, strict=True):
@@ -179,3 +181,80 @@ def _images(turn: messages.ChatMessage) -> str:
         return ""
     count = sum("image" in part["type"] for part in turn.content or ())
     return "[image]" if count == 1 else f"[{count} images]" if count else ""
+
+
+# Tool calls and their results as single lines: name(argument=value, …) → result.
+
+
+_LONGEST_TOOL_NAME = 40
+"""At most so many characters of a tool's name are used."""
+
+_LONGEST_VALUE = 60
+_LONGEST_FACTS = 160
+_LONGEST_JSON = 200_000
+_WORD = re.compile(r"\w+(?:[.-]+\w+)*")
+
+
+def _words_of(texts: Iterable[str]) -> frozenset[str]:
+    """Return the words of ``texts``, in lower case."""
+    return frozenset(word for text in texts for word in _WORD.findall(text.lower()))
+
+
+def _line_of_call(call: Mapping[str, Any]) -> str:
+    """Return a tool call as one line, name(argument=value, …)."""
+    name, arguments = messages.called(call)
+    facts = list(_facts(_parsed(arguments)))
+    return f"{sentences.one_line(name)[:_LONGEST_TOOL_NAME] or 'tool'}({_joined(facts)})"
+
+
+def _lines_of_result(call: str, text: str, spoken_words: frozenset[str]) -> Iterator[str]:
+    """Yield the lines of a tool's result: the sentences of text, or one line of facts from JSON.
+
+    ``call`` is the line of the call. ``spoken_words`` are the words of the conversation, in lower case. If the
+    conversation speaks of more than two of the facts, only those are used.
+    """
+    parsed = _parsed(text)
+    if isinstance(parsed, str):
+        for sentence in sentences.split(parsed):
+            yield f"{call} → {sentence}" if call else sentence
+            call = ""
+        return
+    facts = list(_facts(parsed))
+    mentioned = [fact for fact in facts if (value := _words_of([fact.partition("=")[2]])) and value <= spoken_words]
+    line = _joined(mentioned if len(mentioned) > 2 else facts)
+    if line:
+        yield f"{call} → {line}" if call else line
+
+
+def _parsed(text: str) -> Any:
+    """Return the value of ``text`` if it is a JSON object or list, else ``text``."""
+    if len(text) <= _LONGEST_JSON and text.lstrip()[:1] in ("{", "["):
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError):
+            pass
+    return text
+
+
+def _facts(value: Any, key: str = "", depth: int = 0) -> Iterator[str]:
+    """Yield the leaves of a JSON value as key=value, in order. Leaves that are nested too deep are left out."""
+    if isinstance(value, (dict, list)):
+        items = value.items() if isinstance(value, dict) else ((key, item) for item in value)
+        for name, item in items if depth < messages.MAX_DEPTH else ():
+            yield from _facts(item, name, depth + 1)
+    else:
+        text = sentences.one_line(value if isinstance(value, str) else json.dumps(value))
+        if len(text) > _LONGEST_VALUE:
+            text = f"{text[:_LONGEST_VALUE]}…"
+        if text:
+            yield f"{sentences.one_line(key)[:_LONGEST_TOOL_NAME]}={text}" if key else text
+
+
+def _joined(facts: Iterable[str]) -> str:
+    """Return the first of ``facts``, each once, as one line of readable length."""
+    line = ""
+    for fact in dict.fromkeys(facts):
+        if len(line) + len(fact) > _LONGEST_FACTS:
+            return f"{line}, …" if line else f"{fact[:_LONGEST_FACTS]}…"
+        line = f"{line}, {fact}" if line else fact
+    return line

@@ -10,7 +10,7 @@ from django.apps import AppConfig
 from django.utils.translation import gettext_lazy as _
 
 
-class PartitioningConfig(AppConfig):
+class PartitionsConfig(AppConfig):
     name = "django_convmemory.contrib.partitions"
     label = "convmemory_partitioning"
     verbose_name = _("Partitioning of the conversation memory")

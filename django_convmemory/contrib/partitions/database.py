@@ -55,19 +55,14 @@ class PatientDatabase:
     def transaction(self) -> Iterator[None]:
         """Run the block in a transaction with the limits of a conversion. They end with the transaction."""
         with transaction.atomic(using=self.using):
-            self._write_early()
+            # Let the server write to the disk soon what the transaction has changed. By default, the operating system
+            # holds the changes back. In a copy of ten million rows, gigabytes accumulated, and appends waited for the
+            # disk for more than half a second.
+            self.rows("SELECT set_config(name, '1MB', true) FROM pg_settings WHERE name = 'backend_flush_after'")
             self.take_time()
             self.rows(f"SET LOCAL lock_timeout = {self.lock_timeout}")
             self.rows(f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'")
             yield
-
-    def _write_early(self) -> None:
-        """Let the server write to the disk soon what the transaction has changed.
-
-        By default, the operating system holds the changes back. In a copy of ten million rows, gigabytes accumulated,
-        and appends waited for the disk for more than half a second.
-        """
-        self.rows("SELECT set_config(name, '1MB', true) FROM pg_settings WHERE name = 'backend_flush_after'")
 
     def take_time(self) -> None:
         """Lift the site's limits of time until the transaction ends. Some steps read the whole table."""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import itertools
+import operator
 import tempfile
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import Any, NamedTuple
 
 from django.contrib.auth import get_user_model
 
 from django_convmemory import clock, models
+from django_convmemory.maintenance.paging import paged
 from django_convmemory.messages import CHAT, ChatMessage, dumps
 from django_convmemory.store import columns
 
@@ -41,11 +44,13 @@ def heads(sessions: models.SessionQuerySet) -> Iterator[Head]:
     owner = f"owner__{get_user_model().USERNAME_FIELD}"
     columns = ("pk", "key", owner, "visitor", "title", "metadata", "archived_at", "starred_at")
     rows = sessions.order_by("pk").values_list(*columns)
-    last = 0
-    # Page by page: MariaDB's driver holds all rows of a query in memory.
-    while page := list(rows.filter(pk__gt=last)[:_BATCH]):
-        yield from itertools.starmap(Head, page)
-        last = page[-1][0]
+    yield from itertools.starmap(Head, paged(rows, "pk", operator.itemgetter(0), size=_BATCH))
+
+
+def records(sessions: models.SessionQuerySet) -> Iterator[str]:
+    """Yield the records of ``sessions`` in pieces, in the order of their ids."""
+    for head in heads(sessions):
+        yield from pieces(head, sessions.db)
 
 
 def write(head: Head, using: str, out: Callable[[str], object]) -> int:
@@ -75,26 +80,15 @@ def pieces(head: Head, using: str) -> Generator[str, None, int]:
             "starred_at": head.starred_at and clock.aware(head.starred_at, using).isoformat(),
         }
         fields = {"key": head.key, **{name: value for name, value in optional.items() if value is not None}}
-        yield _json({**fields, "created_at": transcript.created_at})[:-1] + ',"messages":['
-        yield from transcript.messages
-        yield "]"
-        if transcript.notes.count:
-            yield ',"notes":{'
-            yield from transcript.notes
-            yield "}"
-        yield ',"ids":['
-        yield from transcript.ids
-        yield "]"
-        if transcript.used_keys.count:
-            yield ',"used_keys":['
-            yield from transcript.used_keys
-            yield "]"
+        yield _json({**fields, "created_at": transcript.created_at})[:-1]
+        for name, brackets in (("messages", "[]"), ("notes", "{}"), ("ids", "[]"), ("used_keys", "[]")):
+            joined: _Joined = getattr(transcript, name)
+            if joined.count:
+                yield f',"{name}":{brackets[0]}'
+                yield from joined
+                yield brackets[1]
         yield "}\n"
         return transcript.messages.count
-
-
-class _Changed(Exception):
-    """Messages were removed or redacted while they were read. They have to be read again."""
 
 
 class _Joined:
@@ -115,15 +109,15 @@ class _Joined:
             yield piece
 
 
+@dataclasses.dataclass
 class _Transcript:
     """The messages of a session, the notes on them, their ids, the used keys, and the time of the first message."""
 
-    def __init__(self) -> None:
-        self.messages = _Joined()
-        self.notes = _Joined()
-        self.ids = _Joined()
-        self.used_keys = _Joined()
-        self.created_at = ""
+    messages: _Joined = dataclasses.field(default_factory=_Joined)
+    notes: _Joined = dataclasses.field(default_factory=_Joined)
+    ids: _Joined = dataclasses.field(default_factory=_Joined)
+    used_keys: _Joined = dataclasses.field(default_factory=_Joined)
+    created_at: str = ""
 
     def close(self) -> None:
         for joined in (self.messages, self.notes, self.ids, self.used_keys):
@@ -133,20 +127,18 @@ class _Transcript:
 def _transcribed(session_id: int, using: str) -> _Transcript:
     """Read the messages of a session, again if messages were removed or redacted meanwhile."""
     while True:
-        transcript = _Transcript()
-        try:
-            _transcribe(session_id, using, transcript)
-        except _Changed:
-            transcript.close()
-        except BaseException:
-            transcript.close()
-            raise
-        else:
-            return transcript
+        with ExitStack() as stack:
+            transcript = stack.enter_context(closing(_Transcript()))
+            if _transcribe(session_id, using, transcript):
+                stack.pop_all()
+                return transcript
 
 
-def _transcribe(session_id: int, using: str, transcript: _Transcript) -> None:
-    """Write the messages of a session, and what belongs to them. Raises :class:`_Changed`."""
+def _transcribe(session_id: int, using: str, transcript: _Transcript) -> bool:
+    """Write the messages of a session, and what belongs to them.
+
+    Return False if messages were removed or redacted meanwhile. They have to be read again.
+    """
     epochs = models.Session.objects.using(using).filter(pk=session_id).values_list("epoch", flat=True)
     epoch = epochs.first()
     # Before the messages, so that no key is of a message that was appended since.
@@ -162,8 +154,7 @@ def _transcribe(session_id: int, using: str, transcript: _Transcript) -> None:
             transcript.notes.add(f'"{position}":{_json(note)}')
         transcript.messages.add(_json(message.to_openai()))
         transcript.ids.add(f'"{public_id}"')
-    if epochs.first() != epoch:
-        raise _Changed
+    return epochs.first() == epoch
 
 
 def _note(message: ChatMessage, created_at: str | None, *, redacted: bool) -> dict[str, Any]:
@@ -186,24 +177,18 @@ def _note(message: ChatMessage, created_at: str | None, *, redacted: bool) -> di
 def _rows(session_id: int, using: str) -> Iterator[tuple[Any, ...]]:
     rows = models.Message.objects.using(using).filter(session_id=session_id).order_by("session_id", "position")
     names = ("position", "created_at", *columns.ITEM_NAMES, "redacted_at", "public_id", *columns.READ_NAMES)
-    last = 0
-    while page := list(rows.filter(position__gt=last).values_list(*names)[:_BATCH]):
-        yield from page
-        last = page[-1][0]
+    yield from paged(rows.values_list(*names), "position", operator.itemgetter(0), size=_BATCH)
 
 
 def _used_keys(session_id: int, using: str) -> Iterator[dict[str, Any]]:
     rows = models.UsedKey.objects.using(using).filter(session_id=session_id).order_by("session_id", "key_hash")
-    last = ""
-    while page := list(rows.filter(key_hash__gt=last)[:_BATCH]):
-        for row in page:
-            fields = {name: getattr(row, name) for name in ("key_hash", "first_position", "size")}
-            if row.content:
-                fields["content"] = row.content
-            if row.gone_at is not None:
-                fields["gone_at"] = clock.aware(row.gone_at, using).isoformat()
-            yield fields
-        last = page[-1].key_hash
+    for row in paged(rows, "key_hash", operator.attrgetter("key_hash"), size=_BATCH, after=""):
+        fields = {name: getattr(row, name) for name in ("key_hash", "first_position", "size")}
+        if row.content:
+            fields["content"] = row.content
+        if row.gone_at is not None:
+            fields["gone_at"] = clock.aware(row.gone_at, using).isoformat()
+        yield fields
 
 
 # JSON does not escape the characters that end a line in Unicode. Escaped, a record is one line for every reader. JSON

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import bisect
 import copy
-import dataclasses
 import math
 import operator
 import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from django.contrib.auth import get_user_model
+from django.core.exceptions import ValidationError
 from django.db import DatabaseError
 
 from django_convmemory import clock, models
 from django_convmemory.exceptions import InvalidMessage, InvalidSession, SessionContended
-from django_convmemory.maintenance.transfer import owners
 from django_convmemory.maintenance.transfer.records import BadRecord, Record
-from django_convmemory.messages import ChatMessage
-from django_convmemory.operations import arguments
-from django_convmemory.operations.append import Receipt
+from django_convmemory.messages import ChatMessage, check_text
 from django_convmemory.operations.handles import ConversationMemory, SessionHandle
 from django_convmemory.rules import strategies
 from django_convmemory.rules.counters import Counters, Previous
-from django_convmemory.rules.values import SessionName
+from django_convmemory.rules.values import Receipt, SessionName
 from django_convmemory.scheduling import NullScheduler
 from django_convmemory.search import indexing
 from django_convmemory.store import transactions
@@ -35,6 +33,24 @@ if TYPE_CHECKING:
 # The number of messages that are appended at once.
 _BATCH = 1000
 SAME_NAME = "an earlier record has the same key and owner. Give one of them another key."
+
+
+def find_owner(name: str, using: str) -> Any:
+    """Return the user who logs in as ``name``. Raises :class:`~django_convmemory.exceptions.InvalidSession`."""
+    user_model = get_user_model()
+    condition = {user_model.USERNAME_FIELD: check_text(name, "The owner")}
+    try:
+        users = list(user_model._default_manager.using(using).filter(**condition))
+    except (ValidationError, ValueError):
+        users = []
+    # MariaDB finds "anna" for "änna". An owner must be named exactly, on every database.
+    for user in users:
+        if str(user.get_username()) == name:
+            return user
+    raise InvalidSession(
+        f"There is no user {name!r:.100} in the database {using!r}. An owner is named by what the user logs in with. "
+        "Correct the name."
+    )
 
 
 class FoldEstimate(NamedTuple):
@@ -60,12 +76,11 @@ class Importer:
         self.memory = copy.copy(memory)
         self.memory.store = ORMStore(using)
         self.memory.scheduler = NullScheduler()
-        # A session is indexed after its import, so no append marks it due for that.
-        self._index = memory.options.index
-        self.memory.options = dataclasses.replace(memory.options, index=False)
         if not compact:
             # Nothing exceeds the threshold of this strategy.
             self.memory.strategy = strategies.Buffer()
+        # A session is indexed after its import, so no append marks it due for that.
+        self.memory.threshold = self.memory.strategy.threshold
         # The primary keys of the sessions of the records so far, in ascending order. They are few ranges, because they
         # follow one another unless another process made sessions at the same time.
         self._known: list[range] = []
@@ -111,7 +126,7 @@ class Importer:
             # Tokens are counted between the statements. Nobody waits for a session that is not there yet.
             pk = transactions.run(self.using, work, savepoint=True, idle=transactions.LONG_IDLE_SECONDS)
             self._remember(pk)
-            if self._index:
+            if self.memory.options.index:
                 indexing.catch_up(self.memory.store, pk, longest=math.inf)
             return len(record.messages)
         except _Exists:
@@ -127,10 +142,7 @@ class Importer:
         self, name: SessionName, messages: Sequence[ChatMessage], times: Any, ids: Sequence[uuid.UUID] | None
     ) -> Receipt:
         """Append messages as the memory does, with the ids of the record."""
-        memory = self.memory
-        limit = memory.options.max_message_bytes
-        batch = arguments.batch(messages, memory.counter, max_message_bytes=limit, created_at=times, ids=ids)
-        return memory.append_batch(name, batch)
+        return self.memory.append_batch(name, self.memory.batch(messages, created_at=times, ids=ids))
 
     def _complete(self, session: SessionHandle, record: Record) -> int:
         """Write the fields of a record besides the messages, and return the session's primary key."""
@@ -222,7 +234,7 @@ class Importer:
 
     def _owner(self, name: str, place: str) -> AbstractBaseUser:
         try:
-            user: AbstractBaseUser = owners.find(name, self.using)
+            user: AbstractBaseUser = find_owner(name, self.using)
         except InvalidSession as error:
             raise BadRecord(place, f"{error} Or create the user first.") from None
         return user

@@ -10,11 +10,11 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from django_convmemory import models
-from django_convmemory.maintenance import integrity, recount
+from django_convmemory.maintenance import integrity
 from django_convmemory.maintenance.integrity import Finding
 from django_convmemory.management import choices
 from django_convmemory.management.progress import above_bar, counted, printable, progress
-from django_convmemory.memory import ConversationMemory, memories
+from django_convmemory.memory import memories
 
 _ADVICE = (
     "Restore damaged rows from a backup: messages cannot be made again. If only a summary is damaged, call rebuild() "
@@ -98,7 +98,9 @@ class Command(BaseCommand):
 
     def _print(self, findings: Sequence[Finding], using: str, options: dict[str, Any]) -> Counter[str]:
         """Print the findings of one session. Return how many there are of each kind."""
-        can_repair = bool(findings) and _memory_of(findings[0].session_id, using) is not None
+        # Nobody knows the counter of a session whose alias was removed from the settings.
+        known = models.Session.objects.using(using).filter(alias__in=list(memories))
+        can_repair = bool(findings) and known.filter(pk=findings[0].session_id).exists()
         with above_bar():
             for finding in findings:
                 repair = integrity.repair_of(finding, findings) if can_repair else ""
@@ -120,29 +122,18 @@ def _repair(session_id: int, findings: Sequence[Finding], using: str, options: d
     if not (options["recount"] or options["reindex"]):
         return
     repairs = {integrity.repair_of(finding, findings) for finding in findings}
-    memory = _memory_of(session_id, using)
-    if memory is None or "" in repairs:
-        return
-    columns = ("counter", "last_position", "indexed_position")
+    columns = ("alias", "counter", "last_position", "indexed_position")
     row = models.Session.objects.using(using).filter(pk=session_id).values_list(*columns).first()
-    if row is None:
+    if row is None or row[0] not in memories or "" in repairs:
         return
-    counter, last_position, indexed_position = row
+    memory, (counter, last_position, indexed_position) = memories[row[0]], row[1:]
     wrong_index = "--reindex" in repairs
     if (
         options["recount"]
         and ("--recount" in repairs or counter != memory.counter_name)
-        and recount.recount(memory, session_id, using=using)
+        and integrity.recount(memory, session_id, using=using)
     ):
         yield "recounted"
     if options["reindex"] and (wrong_index or (memory.options.index and indexed_position < last_position)):
-        recount.reindex(memory, session_id, using=using, damaged=wrong_index)
+        integrity.reindex(memory, session_id, using=using, damaged=wrong_index)
         yield "reindexed"
-
-
-def _memory_of(session_id: int, using: str) -> ConversationMemory | None:
-    """Return the memory of a session. None: its alias was removed from the settings, so nobody knows its counter."""
-    alias = models.Session.objects.using(using).filter(pk=session_id).values_list("alias", flat=True).first()
-    if alias is None or alias not in memories:
-        return None
-    return memories[alias]

@@ -8,7 +8,6 @@ import pathlib
 import signal
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,7 +17,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django_convmemory import models
 from django_convmemory.maintenance.transfer import exporting
 from django_convmemory.management import choices
-from django_convmemory.management.progress import counted, interruptible, progress
+from django_convmemory.management.progress import counted, progress, receiving
 
 
 class Command(BaseCommand):
@@ -49,6 +48,17 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Export the selected sessions."""
+        self._written = False
+        try:
+            self._export(options)
+        except KeyboardInterrupt:
+            # After everything was written, there is nothing left to interrupt.
+            if not self._written:
+                name = options["output"]
+                left = "Standard output has a part of the sessions" if name == "-" else f"{name} was not written"
+                raise CommandError(f"Interrupted. {left}. To export, run the command again.") from None
+
+    def _export(self, options: dict[str, Any]) -> None:
         using = choices.database(options)
         aliases = choices.aliases(options, using, removed=True)
         selection = choices.selection(options, using)
@@ -59,11 +69,9 @@ class Command(BaseCommand):
         if not to_stdout and not sessions.filter(last_position__gt=0).exists():
             _refuse_nothing(selection, pathlib.Path(options["output"]))
         exported = messages = 0
-        left = "Standard output has a part of the sessions." if to_stdout else f"{options['output']} was not written."
-        again = f"{left} To export, run the command again."
         # A bar would stand between the sessions on a terminal. The count for it is not needed there either.
         bar = verbose and not to_stdout
-        with interruptible(again), self._output(options["output"]) as out:
+        with self._output(options["output"]) as out:
             heads = exporting.heads(sessions)
             for head in progress(heads, "exported", shown=bar, total=sessions.count() if bar else None):
                 written = exporting.write(head, using, out)
@@ -87,6 +95,7 @@ class Command(BaseCommand):
             try:
                 yield functools.partial(self.stdout.write, ending="")
                 self.stdout.flush()
+                self._written = True
             except OSError as error:
                 # Python would flush standard output again at exit, and print the same error.
                 sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123
@@ -99,7 +108,10 @@ class Command(BaseCommand):
                 returncode=2,
             )
         try:
-            with _exiting_on_signals():
+            # If a signal would end the process, no unfinished file stays. Windows has no SIGHUP.
+            numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+            ending = [number for number in numbers if signal.getsignal(number) == signal.SIG_DFL]
+            with receiving(ending, lambda received, frame: sys.exit(128 + received)):
                 # In the same folder, so in the same file system: there a rename leaves the old file or the new one.
                 file = tempfile.NamedTemporaryFile(  # noqa: SIM115  # It is closed before it is renamed.
                     "w", encoding="utf-8", newline="\n", dir=path.parent, prefix=".convmemory-", delete=False
@@ -110,6 +122,7 @@ class Command(BaseCommand):
                         file.flush()
                         os.fsync(file.fileno())
                     pathlib.Path(file.name).replace(path)
+                    self._written = True
                 except BaseException:
                     pathlib.Path(file.name).unlink(missing_ok=True)
                     raise
@@ -128,25 +141,3 @@ def _refuse_nothing(selection: choices.ChosenSessions, path: pathlib.Path) -> No
             f"There are no messages to export, and {path} is not empty, so it was not written. Correct --alias or "
             "--database. If there is really nothing to export, remove the file."
         )
-
-
-@contextmanager
-def _exiting_on_signals() -> Iterator[None]:
-    """Raise SystemExit on a signal that would end the process at once, so that no unfinished file stays."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(received: int, frame: Any) -> None:
-        sys.exit(128 + received)
-
-    # Windows has no SIGHUP. A signal that the caller handles or ignores is left alone.
-    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    unhandled = [number for number in numbers if signal.getsignal(number) == signal.SIG_DFL]
-    for number in unhandled:
-        signal.signal(number, stop)
-    try:
-        yield
-    finally:
-        for number in unhandled:
-            signal.signal(number, signal.SIG_DFL)

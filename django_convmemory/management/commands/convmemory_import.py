@@ -15,9 +15,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from django_convmemory import conf
-from django_convmemory.maintenance.transfer import reading
 from django_convmemory.maintenance.transfer.importing import SAME_NAME, Importer
-from django_convmemory.maintenance.transfer.records import BadRecord, Record
+from django_convmemory.maintenance.transfer.records import BadRecord, Record, read
 from django_convmemory.management import choices
 from django_convmemory.management.progress import counted, interruptible, printable, progress
 
@@ -203,12 +202,12 @@ def _records(name: str) -> Iterator[Iterator[Record]]:
     """Give the records of a file, or of standard input."""
     if name != "-":
         with pathlib.Path(name).open(encoding="utf-8-sig", errors="surrogateescape") as file:
-            yield reading.read(file)
+            yield read(file)
         return
     if sys.stdin is None:
         raise OSError("it is closed")
     text = io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8-sig", errors="surrogateescape")
     try:
-        yield reading.read(text)
+        yield read(text)
     finally:
         text.detach()

@@ -72,9 +72,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Delete what is too old."""
         using = choices.database(options)
-        aliases, batch = choices.aliases(options, using), options["batch"]
-        if not 0 < batch <= _LARGEST_BATCH:
-            raise CommandError(f"--batch is {batch}. Give a whole number from 1 to {_LARGEST_BATCH}.", returncode=2)
+        aliases, batch = choices.aliases(options, using), choices.whole_number(options, "batch", 1, _LARGEST_BATCH)
         prune = {"inactive_for": self._sessions, "attempts_older_than": _attempts, "versions_older_than": _versions}
         ages = {
             name: _seconds(options[name], f"--{name.replace('_', '-')}") for name in prune if options[name] is not None

@@ -11,11 +11,9 @@ import dataclasses
 import functools
 import logging
 import signal
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -25,12 +23,14 @@ from django_convmemory import tasks
 from django_convmemory.exceptions import BrokerUnavailable
 from django_convmemory.fold.run import Outcome, Result
 from django_convmemory.management import choices
+from django_convmemory.management.progress import receiving
 from django_convmemory.memory import memories
 from django_convmemory.operations.handles import ConversationMemory
 from django_convmemory.scheduling import NullScheduler
 
 logger = logging.getLogger(__name__)
 
+_STOPPING = (signal.SIGTERM, signal.SIGINT)
 # Seconds. A waiting command checks this often whether a signal stopped it.
 _POLL_SECONDS = 0.2
 # Seconds. A run that takes longer ends after its chunk, so that the command can stop there. The next run continues.
@@ -56,10 +56,6 @@ class Command(BaseCommand):
 
     _stopped = False
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._logged_as_paused: set[str] = set()
-
     def add_arguments(self, parser: CommandParser) -> None:
         """Define the options."""
         parser.add_argument("--watch", action="store_true", help="Sweep again and again until SIGTERM or SIGINT.")
@@ -72,7 +68,7 @@ class Command(BaseCommand):
         )
         parser.add_argument(
             "--limit",
-            type=_at_least_one,
+            type=int,
             default=1000,
             metavar="N",
             help="The largest number of sessions of one alias in one sweep (default: %(default)s).",
@@ -84,14 +80,16 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Sweep once, or until a signal stops the command."""
+        limit = choices.whole_number(options, "limit", 1)
         swept = self._memories(options["alias"], inline=options["inline"])
         self._stopped = False
+        self._logged_as_paused: set[str] = set()
         previous: Counter[str] | None = None
         if options["watch"] and options["verbosity"]:
             self._print(f"Watching {', '.join(memory.alias for memory in swept)}. SIGINT or SIGTERM stops the command.")
-        with self._stopping_on_signals():
+        with receiving(_STOPPING, self._stop):
             while True:
-                counts = self._sweep(swept, options["limit"])
+                counts = self._sweep(swept, limit)
                 # A watching command prints a sweep that did something. It prints a pause once, not at every sweep.
                 has_news = counts and (counts != previous or not counts.keys() <= {"paused"})
                 if options["verbosity"] > 1 or (options["verbosity"] and (not options["watch"] or has_news)):
@@ -105,7 +103,7 @@ class Command(BaseCommand):
                     self._wait(options["interval"])
                     if self.stopping():
                         return
-        if counts["stalled"] or counts["failed"] or counts["paused"]:
+        if any(counts[name] for name in ("stalled", "failed", "paused", "ended early")):
             raise CommandError("Some due sessions were neither folded nor sent. They stay due. The log says why.")
 
     def _print(self, line: str) -> None:
@@ -144,11 +142,11 @@ class Command(BaseCommand):
                     running.remove(outcomes)
                 except BrokerUnavailable as error:
                     logger.error("%s", error)
-                    counts["failed"] += 1
+                    counts["ended early"] += 1
                 except Exception:
                     # A generator that raised has ended. The next sweep finds the sessions that it had left.
                     logger.exception("An error ended a sweep early.")
-                    counts["failed"] += 1
+                    counts["ended early"] += 1
         return counts
 
     def _sweep_memory(self, memory: ConversationMemory, limit: int) -> Iterator[str]:
@@ -163,25 +161,22 @@ class Command(BaseCommand):
         # No task is in a queue for these sessions, whatever their rows say. The time of the next attempt counts.
         left = limit
         while left and (session_ids := memory.sweep(limit=left, queued_for=0.0)):
-            before = memory.breaker
+            before = memory.pause
             for session_id in session_ids:
                 _close_old_connections()
-                outcome = self._fold_one(memory, session_id)
+                outcome = self._carry_out(functools.partial(memory.compact_id, session_id), session_id)
                 yield outcome
                 if outcome == "stalled" and not before.paused and self._is_paused(memory):
                     return
             left -= len(session_ids)
             # After a pause the sweep returns one session. If the model has answered, go on with the others.
-            if not before.open or memory.breaker.open:
+            if not before.until_answered or memory.pause.until_answered:
                 break
         if left and not paused:
             for session_id in memory.sweep_rebuilds():
                 _close_old_connections()
                 run = functools.partial(memory.carry_out, session_id, "replace_stand_ins")
                 yield self._carry_out(run, session_id)
-
-    def _fold_one(self, memory: ConversationMemory, session_id: int) -> str:
-        return self._carry_out(functools.partial(memory.compact_id, session_id), session_id)
 
     def _carry_out(self, run: Callable[[], Result], session_id: int) -> str:
         """Call ``run`` until nothing is left to fold, and return the outcome."""
@@ -201,8 +196,8 @@ class Command(BaseCommand):
                 return "folded" if published else "left"
 
     def _is_paused(self, memory: ConversationMemory) -> bool:
-        state = memory.breaker
-        paused, until = state.paused, state.until
+        state = memory.pause
+        paused, until = state.paused, state.paused_until
         if until is not None and paused and memory.alias not in self._logged_as_paused:
             logger.warning(
                 "memories[%r] is paused. Its model is tried again in %.0f s. The last error was: %s",
@@ -213,10 +208,6 @@ class Command(BaseCommand):
         (self._logged_as_paused.add if paused else self._logged_as_paused.discard)(memory.alias)
         return paused
 
-    def stopping(self) -> bool:
-        """Whether a signal stopped the command."""
-        return self._stopped
-
     def _wait(self, seconds: float) -> None:
         # The pause has small steps, and the signal's handler only sets a flag: it may not use locks that this thread
         # may hold.
@@ -224,26 +215,15 @@ class Command(BaseCommand):
         while not self.stopping() and (left := ends - time.monotonic()) > 0:
             time.sleep(min(_POLL_SECONDS, left))
 
-    @contextmanager
-    def _stopping_on_signals(self) -> Iterator[None]:
-        """Let SIGTERM and SIGINT stop the command after its current chunk. A second signal ends it at once."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
+    def stopping(self) -> bool:
+        """Whether a signal stopped the command."""
+        return self._stopped
 
-        def stop(received: int, frame: Any) -> None:
-            self._stopped = True
-            for number in previous:
-                signal.signal(number, signal.SIG_DFL)
-
-        previous = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-        for number in previous:
-            signal.signal(number, stop)
-        try:
-            yield
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
+    def _stop(self, received: int, frame: object) -> None:
+        """Stop after the current chunk. A second signal ends the process at once."""
+        self._stopped = True
+        for number in _STOPPING:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _folding_here(memory: ConversationMemory) -> ConversationMemory:
@@ -270,22 +250,16 @@ def _close_old_connections() -> None:
 
 
 def _outcome_line(counts: Counter[str]) -> str:
-    """Return a line with the outcomes of the sessions that a sweep found.
+    """Return a line that counts the sessions that a sweep found, and the memories that it did not sweep to the end.
 
-    ``left``: another process had the lease, or the session was no longer due. ``paused`` counts memories.
+    ``left``: another process had the lease, or the session was no longer due.
     """
-    return ", ".join(f"{counts[name]} {name}" for name in ("sent", "folded", "left", "stalled", "failed", "paused"))
+    sessions = ", ".join(f"{counts[name]} {name}" for name in ("sent", "folded", "left", "stalled", "failed"))
+    return f"Sessions: {sessions}. Memories: {counts['paused']} paused, {counts['ended early']} ended early."
 
 
 def _seconds(text: str) -> float:
     value = float(text)
     if not 0 < value < 1e6:
         raise argparse.ArgumentTypeError(f"{text} is not a number of seconds above 0")
-    return value
-
-
-def _at_least_one(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is less than 1")
     return value

@@ -6,7 +6,7 @@ import re
 
 from django_convmemory import models
 from django_convmemory.memory import memories
-from django_convmemory.rules.breaker import Reason
+from django_convmemory.rules.pause import Reason
 from tests.chaos.faults.registry import Heading, fault
 from tests.chaos.runs import Run
 from tests.chaos.site import DEADLINE

@@ -58,21 +58,16 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Convert the table, or continue a conversion."""
-        using, partitions = choices.database(options), options["partitions"]
+        using = choices.database(options)
         if connections[using].vendor != "postgresql":
             raise CommandError(f"The database {using!r} is not PostgreSQL. Only PostgreSQL has such partitions.")
-        if not 2 <= partitions <= _MOST_PARTITIONS:
-            raise CommandError(
-                f"--partitions is {partitions}. Give a whole number from 2 to {_MOST_PARTITIONS}.", returncode=2
-            )
-        if options["lock_timeout"] < 1:
-            raise CommandError(f"--lock-timeout is {options['lock_timeout']}. Give 1 or more.", returncode=2)
+        partitions = choices.whole_number(options, "partitions", 2, _MOST_PARTITIONS)
+        database = PatientDatabase(using, choices.whole_number(options, "lock_timeout", 1))
         if transactions.is_open(connections[using]) and not options["dry_run"]:
             raise CommandError(
                 f"A transaction is open in the database {using!r}, but each step of a conversion needs its own. Call "
                 "the command outside of atomic() and TestCase, and without AUTOCOMMIT = False in the settings."
             )
-        database = PatientDatabase(using, options["lock_timeout"])
         self._verbosity, self._written_at, self._left_out = options["verbosity"], 0.0, ""
         try:
             self._run(database, partitions, options)

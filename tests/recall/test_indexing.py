@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 
 from django_convmemory.messages import ChatMessage
-from django_convmemory.rules.indexable import MAX_CHARACTERS
-from django_convmemory.search import documents
+from django_convmemory.rules.segments import MAX_CHARACTERS
+from django_convmemory.search import indexing
 from tests import conversations
 
 
@@ -19,8 +19,8 @@ def test_the_name_the_text_and_the_arguments_of_calls_are_indexed() -> None:
     custom = {"id": "call_2", "type": "custom", "custom": {"name": "run", "input": "print(fado)"}}
     message = ChatMessage.ai("I will book it", name="Anna", tool_calls=[call, custom])
 
-    assert documents.indexed_text(message) == 'Anna\nI will book it\n{"city": "Lisbon"}\nprint(fado)'
-    assert documents.document(message) == ["anna", "book", "citi", "lisbon", "print", "fado"]
+    assert indexing.indexed_text(message) == 'Anna\nI will book it\n{"city": "Lisbon"}\nprint(fado)'
+    assert indexing.document(message) == ["anna", "book", "citi", "lisbon", "print", "fado"]
 
 
 def test_the_parts_of_a_text_are_indexed() -> None:
@@ -28,7 +28,7 @@ def test_the_parts_of_a_text_are_indexed() -> None:
         [{"type": "text", "text": "Look at"}, {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}]
     )
 
-    assert documents.document(message) == ["look"]
+    assert indexing.document(message) == ["look"]
 
 
 @pytest.mark.parametrize(
@@ -43,11 +43,11 @@ def test_the_parts_of_a_text_are_indexed() -> None:
     ids=repr,
 )
 def test_pinned_messages_and_reasoning_are_not_indexed(message: ChatMessage) -> None:
-    assert documents.document(message) == []
+    assert indexing.document(message) == []
 
 
 def test_a_redacted_message_is_not_indexed() -> None:
-    assert documents.document(ChatMessage.human("Lisbon", name="Anna"), redacted=True) == []
+    assert indexing.document(ChatMessage.human("Lisbon", name="Anna"), redacted=True) == []
 
 
 @pytest.mark.parametrize("role", ["tool", "assistant"])
@@ -59,35 +59,35 @@ def test_the_escapes_of_json_do_not_hide_words(role: str) -> None:
         else ChatMessage.ai(tool_calls=[conversations.call("call_1", text)])
     )
 
-    assert documents.document(message) == ["note", "first", "line", "next", "line", "城市", "北京", "2026"]
+    assert indexing.document(message) == ["note", "first", "line", "next", "line", "城市", "北京", "2026"]
 
 
 @pytest.mark.parametrize("text", ['{"a": "b\\', "[" * 49_000 + "\\", "C:\\new"])
 def test_what_only_looks_like_json_is_indexed_as_text(text: str) -> None:
-    assert documents.indexed_text(ChatMessage.tool(text, "call_1")) == text
+    assert indexing.indexed_text(ChatMessage.tool(text, "call_1")) == text
 
 
 def test_of_a_text_that_is_too_long_the_beginning_is_indexed() -> None:
     brackets = "[" * 60_000 + "\\"
-    assert documents.indexed_text(ChatMessage.tool(brackets, "call_1")) == "[" * 50_000
-    assert documents.indexed_text(ChatMessage.human("a" * 60_000)) == "a" * 50_000
+    assert indexing.indexed_text(ChatMessage.tool(brackets, "call_1")) == "[" * 50_000
+    assert indexing.indexed_text(ChatMessage.human("a" * 60_000)) == "a" * 50_000
 
 
 @pytest.mark.parametrize("read", [10**9, MAX_CHARACTERS + 1])
 def test_the_escapes_of_json_that_is_too_long_do_not_hide_words(read: int) -> None:
     text = json.dumps([{"note": "the first line\nnext line", "城市": "北京", "end": "\\" * 60_000 + "heron"}, 7])
-    document = documents.document(ChatMessage.tool(text[:read], "call_1"))
+    document = indexing.document(ChatMessage.tool(text[:read], "call_1"))
     assert document == ["note", "first", "line", "next", "line", "城市", "北京", "end"]
 
 
 @pytest.mark.parametrize("text", ['{"' + '\\"' * 60_000, '["' * 60_000, "{" + '"\\' * 60_000, "[ C:\\new " * 9_000])
 def test_what_only_looks_like_json_takes_a_bounded_time_if_it_is_long(text: str) -> None:
     start = time.process_time()
-    assert documents.indexed_text(ChatMessage.tool(text, "call_1")) == text[:MAX_CHARACTERS]
+    assert indexing.indexed_text(ChatMessage.tool(text, "call_1")) == text[:MAX_CHARACTERS]
     assert time.process_time() - start < 1
 
 
 @given(conversations.conversations())
 def test_every_message_can_be_indexed(conversation: list[ChatMessage]) -> None:
     for message in conversation:
-        assert all(documents.document(message))
+        assert all(indexing.document(message))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given, strategies as st
 
-from django_convmemory.search import queries, tokenizer
-from django_convmemory.search.excerpts import Excerpt, excerpt
+from django_convmemory.search import hits, tokenizer
+from django_convmemory.search.hits import Marks
 
 FILLER = "nothing of interest is here and "
 TEXTS = st.one_of(
@@ -19,12 +20,17 @@ TEXTS = st.one_of(
 )
 
 
+class Excerpt(NamedTuple):
+    text: str
+    marks: Marks
+
+
 def marked(found: Excerpt) -> list[str]:
     return [found.text[start:end] for start, end in found.marks]
 
 
 def passage(text: str, query: str, length: int = 240) -> Excerpt:
-    return excerpt(text, queries.query(query), length=length)
+    return Excerpt(*hits.excerpt(text, tokenizer.query(query), length=length))
 
 
 @pytest.mark.parametrize(
@@ -95,9 +101,9 @@ def test_an_excerpt_is_a_passage_with_marks_in_it(text: str, query: str, length:
 
 @given(TEXTS | st.text(max_size=80))
 def test_a_text_is_found_by_itself(text: str) -> None:
-    query = queries.query(text)
+    query = tokenizer.query(text)
 
-    assert bool(excerpt(text, query, length=1000).marks) == (not query.empty)
+    assert bool(hits.excerpt(text, query, length=1000)[1]) == (not query.empty)
 
 
 @given(TEXTS | st.text(max_size=80))
@@ -160,8 +166,8 @@ def test_a_match_that_is_longer_than_the_passage_is_cut() -> None:
     ids=lambda text: repr(text[:4]),
 )
 def test_a_megabyte_takes_a_bounded_time(text: str) -> None:
-    query = queries.query("cat dog 猫很 LC-204817 猫")
+    query = tokenizer.query("cat dog 猫很 LC-204817 猫")
     start = time.process_time()
 
-    assert 0 < len(excerpt(text, query).text) <= 240
+    assert 0 < len(hits.excerpt(text, query)[0]) <= 240
     assert time.process_time() - start < 5

@@ -1,4 +1,9 @@
-"""The table of messages as PostgreSQL's catalogs describe it: what the partitioned table must have too."""
+"""The tables of a conversion.
+
+There is the table of messages, as PostgreSQL's catalogs describe it. Beside it is the partitioned one: empty at first,
+with everything that the old one has except its foreign keys. And as long as the conversion lasts, there is a table with
+one row, which says how far it has come.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +16,12 @@ from django_convmemory.contrib.partitions.database import PatientDatabase
 MESSAGES = models.Message._meta.db_table
 # The column by which the table is partitioned.
 BY = "session_id"
+STATE = f"{MESSAGES}_conversion"
+# The partitioned table until the swap, and the old table after it.
+NEW, OLD = f"{MESSAGES}_new", f"{MESSAGES}_old"
+# The function, and the triggers that call it.
+MIRROR = f"{MESSAGES}_mirror"
+EMPTYING = f"{MESSAGES}_mirror_truncate"
 
 
 class TableColumn(NamedTuple):
@@ -80,8 +91,12 @@ class Table:
         return ", ".join(self.written)
 
 
-def read(database: PatientDatabase, name: str = MESSAGES) -> Table | None:
-    """Read what the table has, or return None if there is no such table."""
+class NoTable(LookupError):
+    """There is no such table."""
+
+
+def read(database: PatientDatabase, name: str) -> Table:
+    """Read what the table ``name`` has. Raises :class:`NoTable`."""
     found = database.rows(
         "SELECT c.oid, n.nspname, c.relkind = 'p', quote_ident(r.rolname), c.reloptions, toast.reloptions, "
         "quote_ident(t.spcname), obj_description(c.oid, 'pg_class') "
@@ -91,7 +106,7 @@ def read(database: PatientDatabase, name: str = MESSAGES) -> Table | None:
         [name],
     )
     if not found:
-        return None
+        raise NoTable(f"There is no table {name}.")
     [(oid, schema, is_partitioned, owner, options, toast_options, tablespace, comment)] = found
     columns = database.rows(
         "SELECT attname, format_type(atttypid, atttypmod), attnotnull, pg_get_expr(adbin, adrelid), "
@@ -113,18 +128,6 @@ def read(database: PatientDatabase, name: str = MESSAGES) -> Table | None:
         grants=_grants(database, oid),
         comment=comment,
     )
-
-
-class NoTable(LookupError):
-    """There is no such table."""
-
-
-def get(database: PatientDatabase, name: str) -> Table:
-    """Read what the table ``name`` has. Raises :class:`NoTable`."""
-    table = read(database, name)
-    if table is None:
-        raise NoTable(f"There is no table {name}.")
-    return table
 
 
 def _foreign_keys(database: PatientDatabase, oid: int) -> list[ForeignKey]:
@@ -236,3 +239,140 @@ def obstacles(table: Table, known_triggers: frozenset[str] = frozenset()) -> lis
         for (name,) in table.database.rows(query, [table.oid])
         if name not in known_triggers
     ]
+
+
+# How far a conversion has come.
+
+
+class State(NamedTuple):
+    """A conversion that has begun.
+
+    The pages are those of the old table's file ``filenode``. ``pages`` is None until changes are mirrored.
+    """
+
+    partitions: int
+    filenode: int
+    next_page: int
+    pages: int | None
+    swapped: bool
+
+    @property
+    def copied(self) -> bool:
+        return self.pages is not None and self.next_page >= self.pages
+
+
+def read_state(database: PatientDatabase) -> State | None:
+    """Return how far the conversion has come, or None if there is none."""
+    # In the schema of the messages: another schema in the search path may have its own messages and conversion.
+    name = database.value(
+        "SELECT to_regclass(format('%%I.%%I', n.nspname, %s::text))::text FROM pg_class c "
+        "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)",
+        [STATE, MESSAGES],
+    )
+    if name is None:
+        return None
+    return State(*database.rows(f"SELECT {', '.join(State._fields)} FROM {name}")[0])
+
+
+def _begin(table: Table, partitions: int) -> None:
+    """Create the row."""
+    name = table.name(STATE)
+    table.database.rows(
+        f"CREATE TABLE {name} (partitions int NOT NULL, filenode bigint NOT NULL, next_page bigint NOT NULL, "
+        "pages bigint, swapped boolean NOT NULL)"
+    )
+    table.database.rows(
+        f"INSERT INTO {name} VALUES (%s, pg_relation_filenode(%s), 0, NULL, false)", [partitions, table.oid]
+    )
+    # Another role that may convert the table has to be able to continue.
+    table.database.rows(f"ALTER TABLE {name} OWNER TO {table.owner}")
+
+
+def write_state(table: Table, **changes: int | bool) -> None:
+    """Change the row."""
+    assignments = ", ".join(f"{column} = %s" for column in changes)
+    table.database.rows(f"UPDATE {table.name(STATE)} SET {assignments}", list(changes.values()))
+
+
+def drop_state(table: Table) -> None:
+    """Drop the row with its table."""
+    table.database.rows(f"DROP TABLE {table.name(STATE)}")
+
+
+# The partitioned table.
+
+
+def partition_names(partitions: int) -> list[str]:
+    """Return the names of the partitions: ``convmemory_message_p00`` and so on."""
+    digits = len(str(partitions - 1))
+    return [f"{MESSAGES}_p{number:0{digits}}" for number in range(partitions)]
+
+
+def build(table: Table, partitions: int) -> None:
+    """Create the partitioned table and the record of the conversion."""
+    database, new = table.database, table.name(NEW)
+    database.rows(f"CREATE TABLE {new} (LIKE {table.messages} INCLUDING ALL) PARTITION BY HASH ({BY})")
+    for column in table.columns:
+        if column.statistics is not None:
+            name = database.quoted(column.name)
+            database.rows(f"ALTER TABLE {new} ALTER COLUMN {name} SET STATISTICS {column.statistics}")
+    if table.comment is not None:
+        # This statement takes no parameters.
+        database.rows(f"COMMENT ON TABLE {new} IS {database.value('SELECT quote_literal(%s)', [table.comment])}")
+    storage = f" WITH ({', '.join(table.options)})" if table.options else ""
+    storage += f" TABLESPACE {table.tablespace}" if table.tablespace else ""
+    names = partition_names(partitions)
+    for number, name in enumerate(names):
+        database.rows(
+            f"CREATE TABLE {table.name(name)} PARTITION OF {new} "
+            f"FOR VALUES WITH (MODULUS {partitions}, REMAINDER {number}){storage}"
+        )
+    # Default privileges may have given the new tables to roles that may not read the old one.
+    unwanted = sorted({grant.to for grant in read(database, new).grants})
+    # The partitions too: pg_dump and monitoring read them by their names.
+    for name in (NEW, *names):
+        if unwanted:
+            database.rows(f"REVOKE ALL ON {table.name(name)} FROM {', '.join(unwanted)}")
+        for grant in table.grants:
+            columns = f" ({database.quoted(grant.column)})" if grant.column else ""
+            option = " WITH GRANT OPTION" if grant.with_option else ""
+            database.rows(f"GRANT {grant.privilege}{columns} ON {table.name(name)} TO {grant.to}{option}")
+        database.rows(f"ALTER TABLE {table.name(name)} OWNER TO {table.owner}")
+    _begin(table, partitions)
+
+
+class Altered(Exception):
+    """The old table was altered after the new one was built. The message says how."""
+
+
+def compare_columns(old: Table, new: Table) -> None:
+    """Raise :class:`Altered` if the tables have different columns."""
+    if old.columns != new.columns:
+        raise Altered("its columns were altered")
+
+
+def compare(old: Table, new: Table) -> None:
+    """Raise :class:`Altered` if the tables differ in anything but their indexes."""
+    compare_columns(old, new)
+    if old.grants != new.grants or old.owner != new.owner:
+        raise Altered("its owner or the privileges on it were changed")
+    if old.foreign_keys != new.foreign_keys:
+        raise Altered("its foreign keys were altered")
+
+
+def index_names(old: Table, new: Table) -> list[tuple[str, str]]:
+    """Return for each index of the old table its name, and the name of the same index of the new one.
+
+    Raises :class:`Altered` if an index was created or dropped since the new table was built.
+    """
+    unused = indexes(new)
+    pairs = []
+    for index in indexes(old):
+        same = next((other for other in unused if other.kind == index.kind), None)
+        if same is None:
+            raise Altered(f"the index {index.name} was created or changed")
+        unused.remove(same)
+        pairs.append((index.name, same.name))
+    if unused:
+        raise Altered("an index was dropped")
+    return pairs

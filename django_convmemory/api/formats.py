@@ -1,4 +1,7 @@
-"""Reading the body of a request: only JSON, and never more of it than is allowed."""
+"""The formats of bodies: JSON is read, never more of it than is allowed, and ``Accept`` chooses what is written.
+
+DRF's ``?format=`` is off, because the context has a parameter ``format`` of its own.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,9 @@ from collections.abc import Mapping
 from typing import IO, Any
 
 from rest_framework.exceptions import ParseError, UnsupportedMediaType
+from rest_framework.negotiation import DefaultContentNegotiation
 from rest_framework.parsers import JSONParser
+from rest_framework.renderers import BrowsableAPIRenderer, JSONRenderer
 from rest_framework.request import Request
 
 from django_convmemory.api import conf, problems
@@ -59,3 +64,39 @@ def require_readable(request: Request) -> None:
         return  # The server of runserver sets this type if the request has none.
     if content_type and content_type != BoundedJSONParser.media_type:
         raise UnsupportedMediaType(content_type)
+
+
+class Negotiation(DefaultContentNegotiation):
+    """Choose the renderer by ``Accept``."""
+
+    def filter_renderers(self, renderers: Any, format: str) -> Any:  # noqa: A002
+        return renderers
+
+
+class UTF8JSONRenderer(JSONRenderer):
+    """Compact JSON in UTF-8, whatever the site has set for its own views."""
+
+    compact = True
+    ensure_ascii = False
+    strict = True
+
+
+class PageRenderer(BrowsableAPIRenderer):
+    """DRF's browsable API, without links that name a format."""
+
+    def get_context(self, *args: Any) -> Any:
+        return super().get_context(*args) | {"available_formats": []}
+
+
+class JSONLinesRenderer(UTF8JSONRenderer):
+    """One JSON record a line. Its view writes the records itself; this renders its errors."""
+
+    media_type = "application/jsonl"
+    format = "jsonl"
+
+
+class EventStreamRenderer(UTF8JSONRenderer):
+    """Server-sent events. Their view writes them itself; this renders its errors."""
+
+    media_type = "text/event-stream"
+    format = "events"

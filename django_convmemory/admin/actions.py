@@ -1,19 +1,107 @@
-"""The actions of the list, which apply to several sessions at once."""
+"""The actions: those on the page of a session, and those of the list, which apply to several sessions at once."""
 
 from __future__ import annotations
 
-import itertools
+import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 from django.contrib import admin, messages
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.http import HttpRequest, StreamingHttpResponse
-from django.utils.translation import gettext as _, gettext_lazy, ngettext
+from django.utils.translation import gettext as _, gettext_lazy, ngettext, pgettext_lazy
 
 from django_convmemory import models
-from django_convmemory.admin.pauses import pauses
+from django_convmemory.admin.waiting import pauses
 from django_convmemory.maintenance.transfer import exporting
 from django_convmemory.memory import memories
+from django_convmemory.store import transactions
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Work:
+    """An action: its label, the permission it takes, what it does, and the warning that is confirmed first, if any.
+
+    ``permission`` is "change", "delete" or "redact". ``run`` takes the session and the other arguments of the address.
+    It returns the notice to show, or None if no worker could be asked. The label names these arguments as ``%(name)s``.
+    With ``needs_memory`` the session's alias must be in the settings.
+    """
+
+    label: Any
+    permission: str
+    run: Callable[..., str | None]
+    warning: Any = None
+    needs_memory: bool = True
+    makes_version: bool = False
+
+
+def _compact(row: models.Session) -> str | None:
+    memory = memories[row.alias]
+    if row.due_since is None and not row.is_over(memory.threshold):
+        return _("Nothing is due in this session, so no worker was asked.")
+    holds = memory.pause.holds
+    if not memory.request_compaction(row, despite_pause=True):
+        return None
+    if holds:
+        return _(
+            "The memory is paused. A worker was asked to compact the session all the same. If the model answers it, "
+            "the pause ends."
+        )
+    return _("A worker was asked to compact the session.")
+
+
+def _rebuild(row: models.Session) -> str | None:
+    return _("A worker was asked to rebuild the summary.") if memories[row.alias].request_rebuild(row) else None
+
+
+def _clear(row: models.Session) -> str | None:
+    memories[row.alias].clear(row)
+    return _("All messages and summaries were deleted.")
+
+
+def _delete(row: models.Session) -> str | None:
+    # Not through the memory: the session's alias may be gone from the settings.
+    rows = models.Session.objects.using(row._state.db).filter(pk=row.pk)
+    transactions.run(rows.db, rows.delete)
+    return _("The session was deleted.")
+
+
+def _redact(row: models.Session, position: int) -> str | None:
+    memories[row.alias].redact(row, position)
+    return _("The message was redacted.")
+
+
+# The actions on the whole session.
+WORK: dict[str, Work] = {
+    "compact": Work(gettext_lazy("Compact now"), "change", _compact),
+    "rebuild": Work(gettext_lazy("Rebuild the summary"), "change", _rebuild, makes_version=True),
+    "clear": Work(
+        pgettext_lazy("a session", "Clear"),
+        "delete",
+        _clear,
+        gettext_lazy("All messages and summaries of this session are deleted for good. The session itself stays."),
+    ),
+    "delete": Work(
+        pgettext_lazy("a session", "Delete"),
+        "delete",
+        _delete,
+        gettext_lazy("The session is deleted for good, with all its messages and summaries."),
+        needs_memory=False,
+    ),
+}
+REDACT = Work(
+    gettext_lazy("Redact the message at position %(position)s"),
+    "redact",
+    _redact,
+    gettext_lazy(
+        "The content of this message is deleted for good, here and in forks of the session. Every version of the "
+        "summary that covers the message is emptied. The messages after the last version before it are folded again."
+    ),
+)
+
+
+# Of the list.
+
 
 # The largest number of sessions that an action takes.
 MAX_SESSIONS = 1000
@@ -31,11 +119,12 @@ def compact(modeladmin: admin.ModelAdmin[Any], request: HttpRequest, queryset: A
     asked, refused, waiting = [], 0, 0
     sessions = list(queryset[:MAX_SESSIONS])
     found = pauses(models.Session.objects.using(queryset.db), {session.alias for session in sessions})
-    untried = {pause.state.alias for pause in found}
-    held_up = {pause.state.alias for pause in found if not pause.stands_in}
+    paused = {pause.state.alias: pause for pause in found}
+    untried = set(paused)
     for session in sessions:
         despite_pause = session.alias in untried
-        if session.alias in held_up and not despite_pause:
+        pause = paused.get(session.alias)
+        if pause is not None and not despite_pause and not pause.stands_in_for(session):
             waiting += 1
         elif session.alias in memories and memories[session.alias].session(session).request_compaction(
             despite_pause=despite_pause
@@ -81,9 +170,8 @@ def export(modeladmin: admin.ModelAdmin[Any], request: HttpRequest, queryset: An
 
 def download(sessions: models.SessionQuerySet, filename: str) -> StreamingHttpResponse:
     """Return a file with the records of ``sessions``, read while it is sent."""
-    records = (exporting.pieces(head, sessions.db) for head in exporting.heads(sessions))
     return StreamingHttpResponse(
-        itertools.chain.from_iterable(records),
+        exporting.records(sessions),
         content_type="application/jsonl",
         headers={"Content-Disposition": f'attachment; filename="{filename}"'},
     )

@@ -1,0 +1,125 @@
+"""The rows of the aliases: the pause of each, and how far its sessions were compared with a new threshold.
+
+:mod:`.rules.pause` decides what follows from a call. A row changes from one state to the next by an UPDATE that takes
+effect only if nobody else has changed it meanwhile. So a process that is stopped here holds no lock, and every process
+sees the state of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django.db.models import Case, Exists, OuterRef, QuerySet, Subquery, When
+from django.db.models.functions import Coalesce
+from django.utils import timezone
+
+from django_convmemory import models
+from django_convmemory.clock import Clock
+from django_convmemory.rules.pause import Pause
+from django_convmemory.rules.strategies import Threshold
+from django_convmemory.rules.values import AttemptOutcome
+from django_convmemory.store import compiled, transactions
+from django_convmemory.store.compiled import Slot
+from django_convmemory.store.database import Database
+
+_TRIES = 200
+# Those of a state without its time. If these are equal, so is the error.
+_COMPARED = ("failures", "last_session", "since", "paused_until", "reason")
+
+
+class Pauses(Database):
+    """The pause of each alias."""
+
+    def pause_of(self, alias: str) -> Pause:
+        """Return the state of the alias's own model."""
+        return _read(self.using, alias)
+
+    def change_pause(self, alias: str, change: Callable[[Pause], Pause]) -> tuple[Pause, Pause]:
+        """Replace the state by what ``change`` makes of it. Return the states before and after.
+
+        ``change`` is called again if another process has changed the state meanwhile.
+        """
+        using = self.using
+        for left in reversed(range(_TRIES)):
+            # In a transaction that sees an earlier state, only a locking read finds the present one.
+            before = _read(using, alias, lock=transactions.reads_earlier(using))
+            after = change(before)
+            if after == before:
+                return before, before
+            rows = _rows(using, alias)
+            # It fails if another process has succeeded. The last try finds also a row that no comparison finds, because
+            # somebody has written its times in another form.
+            if _update(_in_state(rows, before) if left else rows, **_columns(after)):
+                break
+            _create(using, alias)
+        return before, after
+
+    def has_folded_another(self, alias: str, session_id: int, seconds: float) -> bool:
+        """Whether the alias's own model has folded another session since this session's last failing call began.
+
+        If there was none, since ``seconds`` ago.
+        """
+        using = self.using
+        attempts = models.Attempt.objects.using(using)
+        began = Case(When(outcome=AttemptOutcome.UNAVAILABLE, then="started_at"), default=Clock(-seconds))
+        newest = attempts.filter(session=session_id).order_by("-pk").values_list(began)[:1]
+        since = Coalesce(Subquery(newest), Clock(-seconds))
+        version = models.Summary.objects.filter(session=OuterRef("session"), version=OuterRef("version"))
+        folded = attempts.filter(alias=alias, outcome=AttemptOutcome.PUBLISHED, started_at__gte=since)
+        return folded.exclude(session=session_id).exclude(Exists(version.filter(stand_in=True))).exists()
+
+
+def _read(using: str, alias: str, *, lock: bool = False) -> Pause:
+    for row in _reading(using, lock=lock).read(alias=alias):
+        return Pause(*row)
+    return Pause(timezone.now())
+
+
+@compiled.once
+def _reading(using: str, *, lock: bool) -> compiled.Selection:
+    rows = _rows(using, Slot("alias"))
+    return compiled.selection((rows.select_for_update() if lock else rows).values_list(Clock(), *_COMPARED, "error"))
+
+
+def _in_state(rows: QuerySet[models.AliasState], state: Pause) -> QuerySet[models.AliasState]:
+    values = {name: getattr(state, name) for name in _COMPARED}
+    return rows.filter(
+        **{f"{name}__isnull" if value is None else name: value is None or value for name, value in values.items()}
+    )
+
+
+def _columns(state: Pause) -> dict[str, Any]:
+    return {name: getattr(state, name) for name in (*_COMPARED, "error")}
+
+
+def next_to_compare(using: str, alias: str, threshold: Threshold) -> int | None:
+    """Return the id after which sessions are to be compared with ``threshold``, or None if all were."""
+    text = f"{threshold.tokens} tokens, {threshold.messages} messages"
+    if threshold.unindexed is not None:  # In a shorter form, for which the column has room.
+        text = f"{threshold.tokens}, {threshold.messages}, {threshold.unindexed} unindexed"
+    row = _rows(using, alias).values_list("threshold", "compared_id").first()
+    if row is None or row[0] != text:
+        _create(using, alias)
+        _update(_rows(using, alias), threshold=text, compared_id=0)
+        return 0
+    compared_id: int | None = row[1]
+    return compared_id
+
+
+def compared(using: str, alias: str, through: int | None) -> None:
+    """Note that sessions were compared through this id. None: all were."""
+    _update(_rows(using, alias), compared_id=through)
+
+
+def _rows(using: str, alias: Any) -> QuerySet[models.AliasState]:
+    return models.AliasState.objects.using(using).filter(alias=alias)
+
+
+def _create(using: str, alias: str) -> None:
+    if not _rows(using, alias).exists():
+        models.AliasState.objects.using(using).bulk_create([models.AliasState(alias=alias)], ignore_conflicts=True)
+
+
+def _update(rows: QuerySet[models.AliasState], **changes: object) -> int:
+    return transactions.run(rows.db, lambda: rows.update(**changes), savepoint=True, atomic=False)
