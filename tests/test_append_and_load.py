@@ -13,9 +13,10 @@ from asgiref.sync import sync_to_async
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import AnonymousUser
 from django.db import connection, transaction
+from django.dispatch import Signal
 from django.test.utils import CaptureQueriesContext
 
-from django_convmemory import exceptions, models
+from django_convmemory import exceptions, models, signals
 from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.memory import (
     ConversationBufferMemory,
@@ -24,7 +25,9 @@ from django_convmemory.memory import (
     memories,
 )
 from django_convmemory.messages import ChatMessage
+from django_convmemory.operations.append import Receipt
 from django_convmemory.scheduling import NullScheduler
+from django_convmemory.store.in_memory import InMemoryStore
 from django_convmemory.store.orm import ORMStore
 from tests import event_loops
 from tests.long_sessions import fill
@@ -294,6 +297,28 @@ def test_only_the_append_that_turns_a_session_due_schedules_and_after_commit() -
         chat.append("t", *[ChatMessage.human("a longer message, again and again")] * 9)
         transaction.set_rollback(True)
     assert len(recorder.scheduled) == 1
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("store_class", [InMemoryStore, ORMStore])
+def test_messages_appended_is_sent_after_the_commit_and_once_for_an_append_that_is_replayed(store_class: Any) -> None:
+    received: list[tuple[Any, Receipt]] = []
+
+    def receive(sender: Any, receipt: Receipt, **arguments: Any) -> None:
+        received.append((sender, receipt))
+
+    signal: Signal = signals.messages_appended
+    memory = ConversationBufferMemory(store_class())
+    signal.connect(receive)
+    try:
+        with transaction.atomic():
+            first = memory.append("s", ChatMessage.human("hello"), idempotency_key="k")
+            assert received == [] or store_class is InMemoryStore
+        replayed = memory.append("s", ChatMessage.human("hello"), idempotency_key="k")
+    finally:
+        signal.disconnect(receive)
+    assert replayed == first._replace(replayed=True)
+    assert received == [(ConversationBufferMemory, first)]
 
 
 @pytest.mark.django_db(transaction=True)

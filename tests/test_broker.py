@@ -18,13 +18,11 @@ import pytest
 
 from django_convmemory import models, sender as broker_module
 from django_convmemory.clock import Clock
-from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.folding import PATIENCE
 from django_convmemory.sender import MOST_WAITING, BrokerConnection, Hint, Sender, logger, sender
 from tests import processes
 from tests.ports import Port
 from tests.projects import (
-    TURN,
     Project,
     append_until_due,
     celery_settings,
@@ -33,6 +31,7 @@ from tests.projects import (
     project,
     warnings_of,
 )
+from tests.test_changes_at_once import InThread
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -67,19 +66,6 @@ def port(broker_url: str) -> Iterator[Port]:
     """A port that hangs until a test lets it forward to the real broker."""
     with Port(broker_url) as port:
         yield port
-
-
-def test_an_append_does_not_wait_for_what_no_timeout_bounds(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    release = threading.Event()
-    monkeypatch.setattr(BrokerConnection, "send", lambda line, hint: release.wait(processes.PATIENCE))
-    with project("memory://") as site:
-        memory = configured(settings, site)
-        while not memory.append("user-1", ChatMessage.human(TURN)).due:
-            pass
-        assert not sender().flush(0.1)
-        release.set()
 
 
 @pytest.mark.usefixtures("hanging_broker")
@@ -303,16 +289,10 @@ def test_who_waits_in_vain_is_told_so(
 def test_many_who_wait_for_a_healthy_broker_begin_no_pause(own: Sender, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("django_convmemory.sender.LONGEST_SEND", 0.3)
     monkeypatch.setattr(BrokerConnection, "send", lambda line, hint: time.sleep(0.05))
-    sent: list[bool] = []
-    waiting = [threading.Thread(target=lambda: sent.append(own.send(hint_of(1), APP, wait=True))) for _ in range(20)]
-    for thread in waiting:
-        thread.start()
-    for thread in waiting:
-        thread.join()
 
-    assert len(sent) == 20
-    assert True in sent
-    assert False in sent
+    sent = [each.result() for each in [InThread(lambda: own.send(hint_of(1), APP, wait=True)) for _ in range(20)]]
+
+    assert set(sent) == {True, False}
     assert not own.broken
 
 
@@ -388,13 +368,8 @@ def test_who_waits_loads_the_libraries_first(broker: Broker, own: Sender, monkey
 
 def test_every_hint_of_many_threads_arrives(site: Project, settings: Settings) -> None:
     memory = configured(settings, site)
-    threads = [
-        threading.Thread(target=lambda: [memory.scheduler.schedule(memory, 1) for _ in range(25)]) for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    for thread in [InThread(lambda: [memory.scheduler.schedule(memory, 1) for _ in range(25)]) for _ in range(4)]:
+        thread.result()
 
     assert sender().flush(processes.PATIENCE)
     assert site.depth() == 100
@@ -441,13 +416,18 @@ def test_a_process_that_ends_while_the_broker_hangs_does_not_wait_for_it(
 
 
 @pytest.mark.parametrize(
-    ("options", "waits"), [({}, True), ({b"threads": b"4"}, False), ({b"enable-threads": True}, False)]
+    ("options", "waits"), [(None, False), ({}, True), ({b"threads": b"4"}, False), ({b"enable-threads": True}, False)]
 )
-def test_a_process_that_runs_no_threads_waits(
-    options: dict[bytes, object], waits: bool, local_site: Project, settings: Settings, monkeypatch: pytest.MonkeyPatch
+def test_only_a_process_that_runs_no_threads_waits(
+    options: dict[bytes, object] | None,
+    waits: bool,
+    local_site: Project,
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[bool] = []
-    monkeypatch.setitem(sys.modules, "uwsgi", SimpleNamespace(opt=options))
+    if options is not None:
+        monkeypatch.setitem(sys.modules, "uwsgi", SimpleNamespace(opt=options))
     monkeypatch.setattr(Sender, "send", lambda self, *args, wait, **more: asked.append(wait) or True)
     append_until_due(configured(settings, local_site))
     assert asked == [waits]

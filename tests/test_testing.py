@@ -9,7 +9,6 @@ import os
 import pathlib
 import subprocess
 import sys
-import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -37,6 +36,7 @@ from django_convmemory.testing import (
     UnusedReplies,
     scripted_memories,
 )
+from tests.test_changes_at_once import InThread
 
 ROOT = pathlib.Path(__file__).parent.parent
 REQUEST = ChatRequest([ChatMessage.human("What is Rust?")])
@@ -328,18 +328,7 @@ def chat(model: OpenAIChatModel) -> None:
 
 
 def chat_in_a_thread(model: OpenAIChatModel) -> None:
-    raised: list[BaseException] = []
-
-    def call() -> None:
-        try:
-            model.chat(REQUEST)
-        except AssertionError as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=call)
-    thread.start()
-    thread.join()
-    raise raised[0]
+    InThread(lambda: model.chat(REQUEST)).result()
 
 
 def achat(model: OpenAIChatModel) -> None:

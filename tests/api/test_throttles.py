@@ -18,6 +18,7 @@ from rest_framework.test import APIClient
 from django_convmemory.api.throttles import FixedWindowThrottle
 from tests import servers
 from tests.api.conftest import ROOT
+from tests.test_changes_at_once import InThread
 
 AT_ONCE, RATE = 16, 5
 # The login is "anna:pw".
@@ -54,22 +55,17 @@ def test_of_sixteen_requests_at_once_five_pass(
     set_clock(monkeypatch, 6_000_030.0)
     User.objects.create_user("anna", password="pw")
     barrier = threading.Barrier(AT_ONCE)
-    answers: list[tuple[int, str | None]] = []
 
-    def create() -> None:
+    def create() -> tuple[int, str | None]:
         connection = http.client.HTTPConnection(urlsplit(live_server.url).netloc)
         connection.connect()
         barrier.wait()
         connection.request("POST", ROOT, "{}", LOGIN | {"Content-Type": "application/json"})
         response = connection.getresponse()
-        answers.append((response.status, response.getheader("Retry-After")))
         connection.close()
+        return response.status, response.getheader("Retry-After")
 
-    threads = [threading.Thread(target=create) for _ in range(AT_ONCE)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    answers = [request.result() for request in [InThread(create) for _ in range(AT_ONCE)]]
     assert collections.Counter(answers) == {(201, None): RATE, (429, "30"): AT_ONCE - RATE}
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
+import io
 import json
 import pathlib
 import re
@@ -28,6 +30,7 @@ from django.templatetags.static import static
 from django.test import AsyncRequestFactory, Client, RequestFactory
 from django.utils import timezone
 
+from benchmarks import evaluate
 from django_convmemory import memory
 from django_convmemory.api import conf, throttles
 from django_convmemory.memory import memories
@@ -509,6 +512,29 @@ def test_summaries(settings: Any, db: None, model: OpenAIServer, monkeypatch: py
     assert system.startswith("你负责维护一段对话的记忆。")
     assert "请写出新的摘要，最多 " in user
     assert str(memories["default"].load("lesson").to_openai()[0].get("content")).startswith("此前对话的摘要：")
+
+
+@pytest.mark.django_db
+def test_evaluating(settings: Any, model: OpenAIServer, tmp_path: pathlib.Path) -> None:
+    configure(settings, model, "summaries", "settings.py")
+    fold("default", model)
+    memories["default"].append("lesson", ChatMessage.human("I mean 4712. " * 40))
+    exported = tmp_path / "chats.jsonl"
+    with exported.open("w") as file:
+        call_command("convmemory_export", alias=["default"], stdout=file)
+    Session.objects.all().delete()
+    configure(settings, model, "evaluating", "settings.py")
+    output = io.StringIO()
+    for alias in ("plain", "strict"):
+        call_command("convmemory_import", str(exported), alias=alias, stdout=io.StringIO(), stderr=io.StringIO())
+    call_command("convmemory_sweep", inline=True, stdout=io.StringIO())
+    with contextlib.redirect_stdout(output):
+        evaluate.main(["--limit", "10000"])
+    for alias in ("plain", "strict"):
+        assert f"{alias}: 1 session with a summary, " in output.getvalue()
+    prompts = {memories[alias].requests.prompt_hash[:8] for alias in ("plain", "strict")}
+    assert len(prompts) == 2
+    assert all(f"prompt {prompt}: kept " in output.getvalue() for prompt in prompts)
 
 
 # The reference.

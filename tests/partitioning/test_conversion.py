@@ -13,7 +13,6 @@ from collections.abc import Iterator
 
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import connection
 
 from django_convmemory.contrib.partitions import tables
 from django_convmemory.contrib.partitions.conversion import Refused
@@ -34,6 +33,7 @@ from tests.partitioning.conversions import (
     talk,
 )
 from tests.processes import wait_until
+from tests.test_changes_at_once import InThread
 
 pytestmark = [pytest.mark.release, pytest.mark.only_on("postgresql"), pytest.mark.usefixtures("unpartitioned")]
 
@@ -46,18 +46,12 @@ class Writer:
     stopped: threading.Event
     texts: dict[str, list[str]] = dataclasses.field(default_factory=dict)
     changes: int = 0
-    error: BaseException | None = None
 
     def run(self) -> None:
         chance, chat = random.Random(self.name), memory()
-        try:
-            while not self.stopped.is_set():
-                self.change(chance, chat)
-                self.changes += 1
-        except BaseException as error:  # noqa: BLE001  the test raises it
-            self.error = error
-        finally:
-            connection.close()
+        while not self.stopped.is_set():
+            self.change(chance, chat)
+            self.changes += 1
 
     def change(self, chance: random.Random, chat: ConversationMemory) -> None:
         key = f"{self.name} {chance.randrange(12)}"
@@ -93,18 +87,14 @@ def writers(count: int = 4) -> Iterator[list[Writer]]:
     """Let so many threads write during the block, and compare what they know with what is stored after it."""
     stopped = threading.Event()
     writing = [Writer(f"writer {number}", stopped) for number in range(count)]
-    threads = [threading.Thread(target=writer.run) for writer in writing]
-    for thread in threads:
-        thread.start()
+    threads = [InThread(writer.run) for writer in writing]
     try:
         yield writing
     finally:
         stopped.set()
         for thread in threads:
-            thread.join()
+            thread.result()
     for writer in writing:
-        if writer.error is not None:
-            raise writer.error
         for key, texts in writer.texts.items():
             assert [row.message.text for row in memory().history(key, limit=10_000)] == texts, key
 
@@ -189,23 +179,17 @@ def test_a_conversion_that_another_one_overtakes_is_refused(step: str) -> None:
 
 def test_two_conversions_that_begin_at_once_leave_one_whole_table() -> None:
     talk()
-    refusals: list[str] = []
     meeting = threading.Barrier(2)
 
-    def begin() -> None:
+    def begin() -> str:
         meeting.wait()
         try:
             convert()
         except Refused as error:
-            refusals.append(str(error))
-        finally:
-            connection.close()
+            return str(error)
+        return "partitioned already"
 
-    threads = [threading.Thread(target=begin) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    refusals = [each.result() for each in [InThread(begin) for _ in range(2)]]
     # Each may have been overtaken by the other.
     with contextlib.suppress(Refused):
         convert()

@@ -16,6 +16,7 @@ from django_convmemory.contrib.partitions.database import PatientDatabase
 from django_convmemory.messages import ChatMessage
 from tests import processes
 from tests.partitioning.conversions import after, check, convert, memory, rows, talk
+from tests.test_changes_at_once import InThread
 
 pytestmark = [pytest.mark.release, pytest.mark.only_on("postgresql"), pytest.mark.usefixtures("unpartitioned")]
 
@@ -27,23 +28,19 @@ def held(work: Callable[[], Any], until: threading.Event) -> Iterator[int]:
     began = threading.Event()
 
     def hold() -> None:
-        try:
-            with transaction.atomic():
-                work()
-                pids.extend(pid for (pid,) in rows("SELECT pg_backend_pid()"))
-                began.set()
-                assert until.wait(processes.PATIENCE)
-        finally:
-            connection.close()
+        with transaction.atomic():
+            work()
+            pids.extend(pid for (pid,) in rows("SELECT pg_backend_pid()"))
+            began.set()
+            assert until.wait(processes.PATIENCE)
 
-    thread = threading.Thread(target=hold)
-    thread.start()
+    holding = InThread(hold)
     try:
         assert began.wait(processes.PATIENCE)
         yield pids[0]
     finally:
         until.set()
-        thread.join()
+        holding.result()
 
 
 @pytest.mark.parametrize(
@@ -131,21 +128,10 @@ def test_the_server_ends_a_step_whose_process_was_stopped_and_it_runs_again(monk
             time.sleep(3)  # As if the process were stopped.
         return database.value("SELECT count(*) FROM convmemory_message")
 
-    results: list[Any] = []
-
-    def run() -> None:
-        try:
-            results.append(database.give_way(step, waited.set))
-        finally:
-            connection.close()
-
-    thread = threading.Thread(target=run)
-    thread.start()
+    counting = InThread(lambda: database.give_way(step, waited.set))
     assert begun.wait(processes.PATIENCE)
     memory().append("a", ChatMessage.human("meanwhile"))
-    assert not results
-    thread.join(processes.PATIENCE)
-    assert results == [4]
+    assert counting.result() == 4
 
 
 def test_a_portion_is_not_copied_for_a_conversion_that_another_process_has_begun() -> None:

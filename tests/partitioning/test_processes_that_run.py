@@ -18,6 +18,7 @@ from django_convmemory.scheduling import NullScheduler
 from django_convmemory.store import database, preparing
 from django_convmemory.store.orm import ORMStore
 from tests import processes
+from tests.test_changes_at_once import InThread
 
 pytestmark = [pytest.mark.release, pytest.mark.only_on("postgresql"), pytest.mark.usefixtures("unpartitioned")]
 
@@ -40,25 +41,20 @@ class Process:
         self.texts: list[str] = []
         self.began, self.converted = threading.Event(), threading.Event()
         self.prepared: list[set[Any]] = []
-        self.error: BaseException | None = None
 
     def run(self, around: Callable[[], Any]) -> None:
         try:
             for _ in range(2 * preparing.SENT_FIRST):
                 self.chat()
             self.note_prepared()
-            self.began.set()
-            assert self.converted.wait(processes.PATIENCE)
-            for _ in range(2 * preparing.SENT_FIRST):
-                with around():
-                    self.chat()
-                    self.chat()
-            self.note_prepared()
-        except BaseException as error:  # noqa: BLE001  the test raises it
-            self.error = error
         finally:
             self.began.set()
-            connection.close()
+        assert self.converted.wait(processes.PATIENCE)
+        for _ in range(2 * preparing.SENT_FIRST):
+            with around():
+                self.chat()
+                self.chat()
+        self.note_prepared()
 
     def chat(self) -> None:
         memory, number = self.memory, len(self.texts)
@@ -79,16 +75,13 @@ class Process:
 
 @contextlib.contextmanager
 def started(process: Process, around: Callable[[], Any]) -> Iterator[None]:
-    thread = threading.Thread(target=process.run, args=[around])
-    thread.start()
+    thread = InThread(lambda: process.run(around))
     try:
         assert process.began.wait(processes.PATIENCE)
         yield
     finally:
         process.converted.set()
-        thread.join()
-    if process.error is not None:
-        raise process.error
+        thread.result()
 
 
 @pytest.mark.parametrize("around", [contextlib.nullcontext, transaction.atomic])
