@@ -73,6 +73,8 @@ def test_the_keys_of_the_setting_are_in_its_table() -> None:
 
 def test_the_options_of_a_memory_are_in_their_table() -> None:
     own = {field.name: field.default for field in dataclasses.fields(options.Options)}
+    usual = options.Options().sized(conf.STRATEGY_DEFAULTS["max_token_limit"])
+    own |= {"max_context_tokens": usual.max_context_tokens, "max_summary_tokens": usual.summary_tokens}
     trimming = {
         field.name: field.default
         for strategy in (strategies.Window, strategies.TokenBuffer)
