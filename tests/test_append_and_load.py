@@ -55,6 +55,13 @@ def test_max_tokens_bounds_all_that_load_returns(max_tokens: int, over: bool) ->
 
 
 @pytest.mark.django_db
+def test_a_memory_without_a_bound_shows_large_pinned_messages() -> None:
+    chat = ConversationBufferMemory(ORMStore())
+    chat.append("s", *[ChatMessage.system(f"{number} " + "word " * 4000) for number in range(3)])
+    assert len(chat.load("s")) == 3
+
+
+@pytest.mark.django_db
 def test_an_unknown_session_gives_an_empty_context() -> None:
     with CaptureQueriesContext(connection) as captured:
         context = memory().load("nobody")

@@ -9,6 +9,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_convmemory import models
+from django_convmemory.exceptions import ModelUnavailable
 from django_convmemory.memory import ConversationSummaryBufferMemory
 from django_convmemory.messages import ChatMessage
 from django_convmemory.store.either import Store
@@ -49,6 +50,19 @@ def test_after_a_lowered_limit_a_sweep_marks_and_the_next_one_sends(store: Store
     assert lower.load("s").pending
     assert len(lower.sweep()) == 2
     assert_sound(lower)
+
+
+def test_an_outage_does_not_keep_a_sweep_from_marking(store: Store) -> None:
+    quiet(store, "s")
+    lower = with_limit(60, store)
+    error = ModelUnavailable("down")
+    for number in range(3):
+        store.change_pause(
+            lower.alias, lambda state, n=number: state.failed(error, n, text="", counts=True, probe_until=None)
+        )
+    assert lower.paused
+    assert lower.sweep() == []
+    assert lower.load("s").pending
 
 
 def test_a_raised_limit_marks_nothing(store: Store) -> None:

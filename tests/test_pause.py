@@ -108,8 +108,9 @@ def later(pause: Pause, seconds: float) -> Pause:
 
 
 def fail(pause: Pause, *session_ids: int, error: Exception = DOWN, counts: bool = True, probe: bool = False) -> Pause:
+    until = pause.paused_until if probe else None
     for session_id in session_ids:
-        pause = pause.failed(error, session_id, text=str(error), counts=counts, probe=probe)
+        pause = pause.failed(error, session_id, text=str(error), counts=counts, probe_until=until)
     return pause
 
 
@@ -241,12 +242,14 @@ def test_one_probes_when_the_pause_has_ended() -> None:
 
 
 def test_a_probe_that_made_no_call_leaves_it_to_another() -> None:
-    pause = PROBED.not_probed()
+    pause = PROBED.not_probed(PROBED.paused_until)
     assert (pause.paused, pause.until_answered) == (False, True)
     assert pause.probed(90.0).paused
     rate_limited = fail(Pause(NOW), 1, error=RATE_LIMIT)
-    for other in (Pause(NOW), rate_limited):
-        assert other.not_probed() == other
+    for other in (Pause(NOW), rate_limited, PROBED):
+        assert other.not_probed(None) == other
+        # Nor does one whose time is over.
+        assert other.not_probed(ENDED.paused_until) == other
 
 
 def test_a_probe_that_found_nothing_out_leaves_a_shorter_pause() -> None:
@@ -258,8 +261,20 @@ def test_a_probe_that_found_nothing_out_leaves_a_shorter_pause() -> None:
     limited = fail(later(PROBED, 10.0), 1, error=exceptions.RateLimited("429", retry_after=300.0), probe=True)
     assert 300 <= left(limited) <= 375
     assert (limited.silent_seconds, limited.reason) == (0.0, Reason.OUTAGE)
-    # If another one was answered meanwhile, it is a call like any other.
-    assert fail(PROBED.answered(), 1, error=REJECTED, probe=True) == PROBED.answered()
+
+
+def test_a_probe_that_was_answered_makes_calls_like_any_other() -> None:
+    answered = PROBED.answered()
+    for error in (REJECTED, DOWN):
+        pause = answered.failed(error, 1, text="", counts=True, probe_until=PROBED.paused_until)
+        assert not pause.holds, error
+
+
+@pytest.mark.parametrize("error", [DOWN, WRONG_KEY, REJECTED, RATE_LIMIT])
+def test_a_call_from_before_the_pause_does_not_shorten_the_time_of_a_probe(error: Exception) -> None:
+    for until in (None, ENDED.paused_until):
+        pause = later(PROBED, 10.0).failed(error, 4, text="", counts=True, probe_until=until)
+        assert pause.paused_until == PROBED.paused_until
 
 
 def test_a_probe_that_fails_makes_the_pause_longer() -> None:
@@ -459,7 +474,7 @@ def test_a_store_keeps_each_state_that_a_pause_may_have(kept: Kept) -> None:
     changes: list[Callable[[Pause], Pause]] = [
         lambda state: fail(state, 1, 2),
         lambda state: fail(state, 3),
-        Pause.not_probed,
+        lambda state: state.not_probed(state.paused_until),
         lambda state: state.probed(90.0),
         lambda state: fail(state, 4, probe=True),
         Pause.answered,
@@ -505,17 +520,17 @@ def test_time_passes_for_a_pause(kept: Kept) -> None:
     assert kept.state.silent_seconds == pytest.approx(21.0, abs=5.0)
 
 
-@pytest.mark.parametrize("stand_in", [False, True])
-def test_whether_another_session_was_folded_meanwhile(stand_in: bool, kept: Kept) -> None:
-    """The fallback may have stood in, which says nothing about the alias's own model."""
+@pytest.mark.parametrize("fallback", [False, True])
+def test_whether_another_session_was_folded_meanwhile(fallback: bool, kept: Kept) -> None:
+    """What the fallback has folded says nothing about the alias's own model, whether or not it is to be made again."""
     slow, folded = claimed(kept.store, "slow"), claimed(kept.store, "folded")
     kept.store.record(slow, attempt(AttemptOutcome.UNAVAILABLE, ago=60.0))
-    version = NewVersion(**VERSION, fallback=stand_in, stand_in=stand_in)
+    version = NewVersion(**VERSION, fallback=fallback, stand_in=False)
     assert kept.store.publish(folded, version, attempt(AttemptOutcome.PUBLISHED, ago=30.0), RULE, lease=60.0)
 
     # Its last failure was before that, and so was the beginning of another session's call.
-    assert kept.store.has_folded_another("default", slow.session_id, 0.0) is not stand_in
-    assert kept.store.has_folded_another("default", 99, 45.0) is not stand_in
+    assert kept.store.has_folded_another("default", slow.session_id, 0.0) is not fallback
+    assert kept.store.has_folded_another("default", 99, 45.0) is not fallback
     # This call began later.
     assert not kept.store.has_folded_another("default", 98, 15.0)
     assert not kept.store.has_folded_another("default", folded.session_id, 45.0)

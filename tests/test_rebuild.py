@@ -363,6 +363,26 @@ def test_a_truncation_to_where_an_unfinished_rebuild_ended_lets_the_next_one_fin
     assert damage() == []
 
 
+def test_an_edit_does_not_end_a_rebuild_that_a_person_asked_for() -> None:
+    model = Model()
+    memory = memory_with(model)
+    talk(memory, 40)
+    fold(memory)
+    model.first = lambda: talk(memory, 12)
+    memory.carry_out(session().pk, "rebuild")
+    assert [version.building for version in versions()][-1] is True
+    fold(memory)
+    made = len(versions())
+
+    memory.truncate("s", session().last_position - 1)
+
+    assert seconds_until_rebuild() <= 0
+    assert make_again(memory).outcome == "published"
+    assert versions()[made - 1].version < session().current_version
+    assert session().rebuild_after is None
+    assert damage() == []
+
+
 def fold_one_part(memory: ConversationMemory, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fold all before a long message, and then the first part of it while the model raises ``error``."""
     model = memory.model

@@ -8,6 +8,7 @@ the new version. :mod:`.run` repeats them, from the claim to the release.
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import time
 from collections.abc import Callable, Generator
 from typing import TypeVar
@@ -46,7 +47,8 @@ class Fold:
     - ``claim`` is replaced after each version that is published.
     - ``window``, in tokens, shrinks if the model says that a chunk was too long.
     - ``own_error`` and ``fallback_error`` are those of the models with the current chunk.
-    - ``asked_own``: the alias's own model was called. ``recovered``: its answer ended the alias's pause.
+    - ``probe_until``: until then this run is the only one that may ask the alias's own model. ``recovered``: its
+      answer ended the alias's pause.
     """
 
     store: Store
@@ -69,7 +71,7 @@ class Fold:
     window: int = dataclasses.field(init=False)
     own_error: ChatModelError | None = None
     fallback_error: ChatModelError | None = None
-    asked_own: bool = False
+    probe_until: dt.datetime | None = None
     recovered: bool = False
 
     def __post_init__(self) -> None:

@@ -31,7 +31,8 @@ def admission(fold: Fold, *, despite_pause: bool) -> Admission:
     if admitted.probe:
         before, after = store.change_pause(alias, lambda state: state.probed(fold.lease))
         if after == before:  # Another one has become the probe.
-            admitted = admitted._replace(own=False, probe=False)
+            return admitted._replace(own=False)
+        fold.probe_until = after.paused_until
     return admitted
 
 
@@ -87,7 +88,6 @@ def ask(fold: Fold, chunk: Chunk, model: ChatModel, request: ChatRequest) -> Ste
     failure: Exception | None = None
     fold.store.release_connection()
     by_fallback = model is fold.fallback
-    fold.asked_own = fold.asked_own or model is fold.model
     try:
         response = yield ModelCall(
             model=model, request=request, alias=fold.run.alias, public_id=fold.run.public_id, by_fallback=by_fallback
@@ -127,9 +127,9 @@ def _note(fold: Fold, failure: Exception | None, seconds: float) -> None:
         return
     is_outage = pause.reason_of(failure) == Reason.OUTAGE
     counts = is_outage and not store.has_folded_another(alias, session_id, seconds)
-    text, probe = printable(failure), fold.admission.probe
+    text, until = printable(failure), fold.probe_until
     before, after = store.change_pause(
-        alias, lambda state: state.failed(failure, session_id, text=text, counts=counts, probe=probe)
+        alias, lambda state: state.failed(failure, session_id, text=text, counts=counts, probe_until=until)
     )
     if after.paused_until not in (before.paused_until, None):
         left = (after.paused_until - after.now).total_seconds()

@@ -21,7 +21,6 @@ from django_convmemory.fold.base import Fold, LeaseLost, Steps
 from django_convmemory.observers import ModelCall
 from django_convmemory.rules import exchanges, pause
 from django_convmemory.rules.exchanges import Turn
-from django_convmemory.rules.pause import Pause
 from django_convmemory.rules.values import Claim
 from django_convmemory.search import indexing
 
@@ -108,12 +107,10 @@ def rebuild(fold: Fold, *, whole: bool) -> Steps[Result]:
 
 def _claimed(fold: Fold, claim: Claim | str) -> Steps[Result]:
     """Fold with the claim, or say why there is none."""
-    if not isinstance(claim, Claim):
-        if fold.admission.probe:
-            fold.store.change_pause(fold.run.alias, Pause.not_probed)
-        return Result({"not_due": Outcome.NOT_DUE, "busy": Outcome.BUSY}.get(claim, Outcome.STALLED))
-    fold.begin(claim)
     try:
+        if not isinstance(claim, Claim):
+            return Result({"not_due": Outcome.NOT_DUE, "busy": Outcome.BUSY}.get(claim, Outcome.STALLED))
+        fold.begin(claim)
         result = yield from _fold(fold)
     except BaseException as error:
         # This is not a model's failure. It is a defect of ours or of a backend, the worker's time limit, or a
@@ -121,8 +118,8 @@ def _claimed(fold: Fold, claim: Claim | str) -> Steps[Result]:
         _give_up(fold, error)
         raise
     finally:
-        if fold.admission.probe and not fold.asked_own:
-            fold.store.change_pause(fold.run.alias, Pause.not_probed)
+        if fold.probe_until is not None:
+            fold.store.change_pause(fold.run.alias, lambda state: state.not_probed(fold.probe_until))
     return result._replace(recovered=fold.recovered)
 
 

@@ -215,8 +215,8 @@ class BaseMemory(abc.ABC):
                 session_ids = swept(limit=probes, due_for=due_for, fewest_attempts=True)
             if self.options.index and len(session_ids) < limit:
                 session_ids += swept(limit=limit - len(session_ids), due_for=due_for, unindexed=MAX_UNINDEXED)
-            return session_ids
-        session_ids = swept(limit=limit, due_for=due_for, fewest_attempts=fewest_attempts)
+        else:
+            session_ids = swept(limit=limit, due_for=due_for, fewest_attempts=fewest_attempts)
         if len(session_ids) < limit and self.model is not None:
             self.store.mark_unmarked(self.alias, self.threshold, limit=_COMPARED_BY_SWEEP)
         return session_ids

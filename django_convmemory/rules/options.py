@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -87,9 +88,9 @@ class Options:
         return self.max_summary_tokens or max(_SMALLEST_SUMMARY, self._size // 12)
 
     @property
-    def pinned_tokens(self) -> int:
-        """The most tokens that the shown pinned messages have together."""
-        return self._size // 4
+    def pinned_tokens(self) -> float:
+        """The most tokens that the shown pinned messages have together. No limit without ``max_context_tokens``."""
+        return self.max_context_tokens // 4 if self.max_context_tokens else math.inf
 
     @property
     def recall_tokens(self) -> int:

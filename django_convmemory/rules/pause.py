@@ -153,17 +153,24 @@ class Pause(NamedTuple):
         since = self.now if (self.now - self.paused_until).total_seconds() > KNOWN_FOR else self.since
         return self._replace(since=since, paused_until=self._in(seconds))
 
-    def not_probed(self) -> Pause:
-        """The probe made no call, so the next one may."""
-        return self._replace(paused_until=self.now) if self.until_answered and self.paused else self
+    def not_probed(self, until: dt.datetime | None) -> Pause:
+        """The probe that had until then made no call to its end, so the next one may."""
+        return self._replace(paused_until=self.now) if self._is_probe(until) else self
 
-    def failed(self, error: Exception, session_id: int, *, text: str, counts: bool, probe: bool) -> Pause:
-        """A call for the session failed with ``error``, of which ``text`` is kept. It may have been the ``probe``.
+    def _is_probe(self, until: dt.datetime | None) -> bool:
+        """Whether it is a probe with the time until ``until`` that all wait for."""
+        return self.until_answered and until is not None and until == self.paused_until
 
-        ``counts``: the model has not folded another session meanwhile.
+    def failed(
+        self, error: Exception, session_id: int, *, text: str, counts: bool, probe_until: dt.datetime | None
+    ) -> Pause:
+        """A call for the session failed with ``error``, of which ``text`` is kept.
+
+        ``counts``: the model has not folded another session meanwhile. ``probe_until``: until when the run may probe.
         """
         reason, retry_after = reason_of(error), getattr(error, "retry_after", None)
-        if probe and self.until_answered and self.paused and reason in (None, Reason.RATE_LIMIT):
+        probe = self._is_probe(probe_until)
+        if probe and reason in (None, Reason.RATE_LIMIT):
             # The probe did not find out whether the model answers. Another session tries soon, and not only when the
             # time for this probe is over. A rate limit shows that the provider is up: the outage begins anew.
             seconds = pause_seconds(Reason.OUTAGE, retry_after=retry_after)
@@ -188,9 +195,13 @@ class Pause(NamedTuple):
         # The outage begins now. The failures that were counted may be days old, and those of a wrong configuration are
         # no outage: the fallback must not stand in at once.
         begins = not self.until_answered or (self.reason == Reason.MISCONFIGURED and reason != self.reason)
+        until = self._in(pause_seconds(reason, failures=state.failures, retry_after=retry_after))
+        if self.paused and not probe and self.paused_until is not None:
+            # The call began before the pause. A probe may be on its way, whose time it must not shorten.
+            until = max(until, self.paused_until)
         return state._replace(
             since=self.now if begins else state.since or self.now,
-            paused_until=self._in(pause_seconds(reason, failures=state.failures, retry_after=retry_after)),
+            paused_until=until,
             reason=reason,
             error=text,
         )

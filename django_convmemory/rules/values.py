@@ -294,7 +294,7 @@ def view_bound(counters: Counters, view: View) -> Bound:
     return Bound(position, tokens_through, counters.last_position)
 
 
-def shown_pinned(pinned: Sequence[Pinned], max_tokens: int) -> list[int]:
+def shown_pinned(pinned: Sequence[Pinned], max_tokens: float) -> list[int]:
     """Return the positions of the pinned messages that are shown: the first one, and the newest ones that fit."""
     if not pinned:
         return []

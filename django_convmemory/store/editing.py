@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from django.db import IntegrityError, connections
-from django.db.models import Case, F, QuerySet, When
+from django.db.models import Case, F, Q, QuerySet, When
 from django.db.models.functions import Coalesce
 
 from django_convmemory import models
@@ -513,7 +513,12 @@ def finish(
     summaries.filter(last_position__gte=position, invalidated_at__isnull=True).update(invalidated_at=Clock())
     current = transactions.latest(summaries.current()).first()
     # Also if it is a part of an exchange that is not folded to its end: it will be shown.
-    stands_in = transactions.latest(summaries.valid().filter(stand_in=True)).exists()
+    unmade = summaries.valid().filter(Q(stand_in=True) | Q(building=True))
+    stand_ins = set(transactions.latest(unmade).values_list("stand_in", flat=True))
+    # A rebuild that has begun goes on. If the last one has failed, an edit does not begin the next one before its time.
+    rebuild_after = F("rebuild_after") if stand_ins else None
+    if True in stand_ins:
+        rebuild_after = Coalesce("rebuild_after", Clock())
     counters = counters.covering(current.covered if current else Covered())
     due = counters.due(threshold, indexed_position=indexed_position)
     models.Session.objects.using(using).filter(pk=session_id).update(
@@ -521,8 +526,7 @@ def finish(
         indexed_position=indexed_position,
         current_version=current.version if current else 0,
         due_since=Clock() if due else None,
-        # If the last rebuild has failed, an edit does not begin the next one before its time.
-        rebuild_after=Coalesce("rebuild_after", Clock()) if stands_in else None,
+        rebuild_after=rebuild_after,
     )
     return Edited(session_id, due)
 

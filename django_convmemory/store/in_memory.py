@@ -90,6 +90,7 @@ class Version:
     prompt_hash: str
     building: bool = False
     stand_in: bool = False
+    fallback: bool = False
     valid: bool = True
 
 
@@ -390,7 +391,7 @@ class InMemoryStore:
             copy.forked_from = session.forked_from
         self._remove(session)
 
-    def load(self, name: SessionName, view: View, pinned_tokens: int) -> values.Snapshot | None:
+    def load(self, name: SessionName, view: View, pinned_tokens: float) -> values.Snapshot | None:
         session = self.session(name)
         if session is None:
             return None
@@ -515,10 +516,10 @@ class InMemoryStore:
         current = session.versions.get(session.current_version)
         session.counters = session.counters.covering(current.covered if current else Covered())
         session.mark_due(threshold, self._clock())
-        stands_in = any(version.valid and version.stand_in for version in session.versions.values())
-        if not stands_in:
+        valid = [version for version in session.versions.values() if version.valid]
+        if not any(version.stand_in or version.building for version in valid):
             session.rebuild_after = None
-        elif session.rebuild_after is None:
+        elif session.rebuild_after is None and any(version.stand_in for version in valid):
             session.rebuild_after = self._clock()
         return Edited(session.id, session.due_since is not None)
 
@@ -749,7 +750,8 @@ class InMemoryStore:
             _finish_versions(session, claim, version)
         parent = claim.summary.version if claim.summary else None
         session.versions[number] = Version(
-            version.stored(number), version.covered, parent, version.prompt_hash, not final, version.stand_in
+            *(version.stored(number), version.covered, parent, version.prompt_hash),
+            *(not final, version.stand_in, version.fallback),
         )
         session.last_version = number
         if final:
@@ -903,14 +905,14 @@ class InMemoryStore:
             and attempt.session_id != session_id
             and attempt.record.outcome == values.AttemptOutcome.PUBLISHED
             and attempt.started_at >= since
-            and not self._is_stand_in(attempt)
+            and not self._is_by_fallback(attempt)
             for attempt in self.attempts
         )
 
-    def _is_stand_in(self, attempt: values.Attempted) -> bool:
+    def _is_by_fallback(self, attempt: values.Attempted) -> bool:
         session = self._sessions.get(attempt.session_id)
         version = session.versions.get(attempt.record.version or 0) if session else None
-        return version is not None and version.stand_in
+        return version is not None and version.fallback
 
 
 def moment(seconds: float) -> dt.datetime:

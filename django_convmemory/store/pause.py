@@ -67,7 +67,7 @@ class Pauses(Database):
         since = Coalesce(Subquery(newest), Clock(-seconds))
         version = models.Summary.objects.filter(session=OuterRef("session"), version=OuterRef("version"))
         folded = attempts.filter(alias=alias, outcome=AttemptOutcome.PUBLISHED, started_at__gte=since)
-        return folded.exclude(session=session_id).exclude(Exists(version.filter(stand_in=True))).exists()
+        return folded.exclude(session=session_id).exclude(Exists(version.filter(fallback=True))).exists()
 
 
 def _read(using: str, alias: str, *, lock: bool = False) -> Pause:
@@ -118,7 +118,8 @@ def _rows(using: str, alias: Any) -> QuerySet[models.AliasState]:
 
 def _create(using: str, alias: str) -> None:
     if not _rows(using, alias).exists():
-        models.AliasState.objects.using(using).bulk_create([models.AliasState(alias=alias)], ignore_conflicts=True)
+        rows = models.AliasState.objects.using(using)
+        transactions.run(using, lambda: rows.bulk_create([models.AliasState(alias=alias)], ignore_conflicts=True))
 
 
 def _update(rows: QuerySet[models.AliasState], **changes: object) -> int:

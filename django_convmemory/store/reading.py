@@ -28,7 +28,7 @@ _decoded = json.JSONDecoder().raw_decode
 class Reading(Database):
     """Reads sessions."""
 
-    def load(self, name: SessionName, view: View, pinned_tokens: int) -> values.Snapshot | None:
+    def load(self, name: SessionName, view: View, pinned_tokens: float) -> values.Snapshot | None:
         """Return the session as it is at one moment, as far as ``view`` needs it, or None if there is no such session.
 
         Of the pinned messages it has those that fit in ``pinned_tokens``, and always the first one.

@@ -453,7 +453,7 @@ WHERE (`convmemory_attempt`.`alias` = %s
             FROM `convmemory_summary` U0
             WHERE (U0.`session_id` = (`convmemory_attempt`.`session_id`)
                 AND U0.`version` = (`convmemory_attempt`.`version`)
-                AND U0.`stand_in` = %s) LIMIT 1))) LIMIT 1;
+                AND U0.`fallback` = %s) LIMIT 1))) LIMIT 1;
 
 -- mark_unmarked (1 of 6)
 -- mark_unmarked, when all are marked
@@ -880,11 +880,12 @@ ORDER BY `convmemory_summary`.`version` DESC LIMIT 1 FOR UPDATE;
 -- redact (23 of 36)
 -- redact (35 of 36)
 -- truncate (14 of 15)
-SELECT %s AS `a`
+SELECT `convmemory_summary`.`stand_in` AS `stand_in`
 FROM `convmemory_summary`
 WHERE (`convmemory_summary`.`session_id` = %s
     AND `convmemory_summary`.`invalidated_at` IS NULL
-    AND `convmemory_summary`.`stand_in` = %s) LIMIT 1 FOR UPDATE;
+    AND (`convmemory_summary`.`stand_in` = %s
+        OR `convmemory_summary`.`building` = %s)) FOR UPDATE;
 
 -- fork (16 of 17)
 UPDATE `convmemory_session`

@@ -439,7 +439,7 @@ WHERE ("convmemory_attempt"."alias" = %s
             FROM "convmemory_summary" U0
             WHERE (U0."session_id" = ("convmemory_attempt"."session_id")
                 AND U0."version" = ("convmemory_attempt"."version")
-                AND U0."stand_in") LIMIT 1))) LIMIT 1;
+                AND U0."fallback") LIMIT 1))) LIMIT 1;
 
 -- mark_unmarked (1 of 6)
 -- mark_unmarked, when all are marked
@@ -930,11 +930,12 @@ ORDER BY "convmemory_summary"."version" DESC LIMIT 1;
 -- redact (22 of 35)
 -- redact (34 of 35)
 -- truncate (14 of 15)
-SELECT %s AS "a"
+SELECT "convmemory_summary"."stand_in" AS "stand_in"
 FROM "convmemory_summary"
 WHERE ("convmemory_summary"."session_id" = %s
     AND "convmemory_summary"."invalidated_at" IS NULL
-    AND "convmemory_summary"."stand_in") LIMIT 1;
+    AND ("convmemory_summary"."stand_in"
+        OR "convmemory_summary"."building"));
 
 -- fork (16 of 17)
 UPDATE "convmemory_session"
