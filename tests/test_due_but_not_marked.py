@@ -12,6 +12,7 @@ from django_convmemory import models
 from django_convmemory.exceptions import ModelUnavailable
 from django_convmemory.memory import ConversationSummaryBufferMemory
 from django_convmemory.messages import ChatMessage
+from django_convmemory.rules.pause import Pause
 from django_convmemory.store.either import Store
 from django_convmemory.store.in_memory import InMemoryStore
 from django_convmemory.store.orm import ORMStore
@@ -56,10 +57,12 @@ def test_an_outage_does_not_keep_a_sweep_from_marking(store: Store) -> None:
     quiet(store, "s")
     lower = with_limit(60, store)
     error = ModelUnavailable("down")
-    for number in range(3):
-        store.change_pause(
-            lower.alias, lambda state, n=number: state.failed(error, n, text="", counts=True, probe_until=None)
-        )
+
+    def fail(state: Pause) -> Pause:
+        return state.failed(error, state.failures, text="", counts=True, probe_until=None)
+
+    for _ in range(3):
+        store.change_pause(lower.alias, fail)
     assert lower.paused
     assert lower.sweep() == []
     assert lower.load("s").pending

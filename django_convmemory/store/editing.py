@@ -516,7 +516,7 @@ def finish(
     unmade = summaries.valid().filter(Q(stand_in=True) | Q(building=True))
     stand_ins = set(transactions.latest(unmade).values_list("stand_in", flat=True))
     # A rebuild that has begun goes on. If the last one has failed, an edit does not begin the next one before its time.
-    rebuild_after = F("rebuild_after") if stand_ins else None
+    rebuild_after: F | Coalesce | None = F("rebuild_after") if stand_ins else None
     if True in stand_ins:
         rebuild_after = Coalesce("rebuild_after", Clock())
     counters = counters.covering(current.covered if current else Covered())
