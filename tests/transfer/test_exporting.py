@@ -39,7 +39,7 @@ def sessions(two: None) -> None:
 
 @pytest.mark.django_db
 @pytest.mark.usefixtures("sessions")
-def test_everything_is_exported_in_order_with_a_notice_about_aliases() -> None:
+def test_the_selected_sessions_are_exported_in_order_with_a_notice_about_aliases() -> None:
     out, stderr = io.StringIO(), io.StringIO()
 
     call_command("convmemory_export", stdout=out, stderr=stderr)
@@ -47,6 +47,8 @@ def test_everything_is_exported_in_order_with_a_notice_about_aliases() -> None:
     assert len(out.getvalue().splitlines()) == 16
     assert "export one alias at a time" in stderr.getvalue()
     assert out.getvalue() == call("convmemory_export", "--alias", "other", "--alias", "default")
+    of_v1 = [record["messages"][0]["content"] for record in exported("--visitor", "v1", "--alias", "other")]
+    assert of_v1 == ["other main 2", "other Main 2"]
 
 
 @pytest.mark.django_db
