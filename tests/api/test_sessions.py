@@ -260,6 +260,7 @@ def delete_and_create_again(chat: SessionHandle) -> None:
         ("post", "messages/1/redact/", {}, 404),
         ("patch", "", {"title": "x"}, 404),
         ("delete", "", None, 204),
+        ("get", "export/", None, 404),
     ],
 )
 def test_a_session_that_is_deleted_in_the_meantime_is_not_found(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import itertools
 from typing import Any
 
 from django.http import StreamingHttpResponse
@@ -201,8 +202,13 @@ class Export(ScopedView):
 
     def get(self, request: Request, session_id: str) -> HttpResponseBase:
         self.query()
+        pieces = exporting.records(models.Session.objects.using(self.using).filter(pk=self.session.pk))
+        # The messages are read before the first piece. Until then the response can become an error.
+        first = list(itertools.islice(pieces, 1))
+        if not first:
+            self.reread(self.session)
         return StreamingHttpResponse(
-            exporting.records(models.Session.objects.using(self.using).filter(pk=self.session.pk)),
+            itertools.chain(first, pieces),
             content_type=JSONLinesRenderer.media_type,
             headers={
                 "Content-Disposition": f'attachment; filename="{self.session.public_id}.jsonl"',
