@@ -49,7 +49,8 @@ MOST_WAITING = 1000
 # Held while libraries are imported, and while the process forks. Otherwise a child could wait for ever for the lock of
 # an import that a thread of its parent had begun.
 _loading = threading.RLock()
-os.register_at_fork(before=_loading.acquire, after_in_parent=_loading.release, after_in_child=_loading.release)
+if hasattr(os, "register_at_fork"):  # Windows has no fork.
+    os.register_at_fork(before=_loading.acquire, after_in_parent=_loading.release, after_in_child=_loading.release)
 
 
 class Hint(NamedTuple):

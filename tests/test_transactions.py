@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import multiprocessing
 import os
 import pathlib
 import signal
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -316,3 +318,27 @@ def test_what_a_site_does_after_a_commit_may_wait_for_another_thread() -> None:
     work = functools.partial(transaction.on_commit, lambda: receipts.append(InThread(append).result()))
     transactions.run("default", work)
     assert [receipt.last_position for receipt in receipts] == [1]
+
+
+@pytest.mark.slow
+@pytest.mark.only_on("sqlite")
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+def test_a_forked_process_does_not_wait_for_the_turn_of_a_thread_that_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transactions, "_LONGEST_TURN", 2 * processes.PATIENCE)
+    has_turn, ended = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        has_turn.set()
+        ended.wait(processes.PATIENCE)
+
+    thread = InThread(lambda: transactions.run("default", lambda: transaction.on_commit(wait)))
+    assert has_turn.wait(processes.PATIENCE)
+    connection.close()
+    append = functools.partial(memories["default"].append, "a", ChatMessage.human("of a child"))
+    child = multiprocessing.get_context("fork").Process(target=append, daemon=True)
+    child.start()
+    child.join(processes.PATIENCE)
+    ended.set()
+    thread.result()
+    assert child.exitcode == 0
+    assert [row.message.content for row in memories["default"].history("a")] == ["of a child"]

@@ -116,7 +116,8 @@ def run(
 
 # By alias. The process that forks may have held one.
 _turns: collections.defaultdict[str, threading.RLock] = collections.defaultdict(threading.RLock)
-os.register_at_fork(after_in_child=_turns.clear)
+if hasattr(os, "register_at_fork"):  # Windows has no fork.
+    os.register_at_fork(after_in_child=_turns.clear)
 
 
 def _run_in_turn(alias: str, work: Callable[[], T]) -> T:
