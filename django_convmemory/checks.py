@@ -65,7 +65,8 @@ def check_identifiers(**kwargs: Any) -> list[checks.CheckMessage]:
     return [
         checks.Warning(
             f"memories[{memory.alias!r}] keeps identifiers, but none fits into its summaries: the line with them takes "
-            f"up a sixth of max_summary_tokens at most, and max_summary_tokens is {largest}.",
+            f"up a sixth of max_summary_tokens at most, and max_summary_tokens is {largest}"
+            f"{'' if memory.options.max_summary_tokens else ', by default a twelfth of max_context_tokens'}.",
             hint=f"Set max_summary_tokens to {least} or more, or keep_identifiers to False.",
             id="convmemory.W012",
         )

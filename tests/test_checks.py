@@ -349,11 +349,18 @@ def test_convmemory_w012_no_identifier_fits_into_a_summary(
     assert reported_with(MEMORY=MEMORY + memory, OPTIONS=options) == ids
 
 
-def test_convmemory_w012_says_which_size_is_enough() -> None:
-    small = {"CHAT_MODEL": EXTRACTIVE, "SCHEDULER": NULL, "OPTIONS": {"max_summary_tokens": 16}}
+@pytest.mark.parametrize(
+    ("option", "why"),
+    [
+        ({"max_summary_tokens": 16}, "is 16."),
+        ({"max_context_tokens": 192}, "is 16, by default a twelfth of max_context_tokens."),
+    ],
+)
+def test_convmemory_w012_says_which_size_is_enough(option: dict[str, int], why: str) -> None:
+    small = {"CHAT_MODEL": EXTRACTIVE, "SCHEDULER": NULL, "OPTIONS": option}
     with override_settings(CONVMEMORY={"default": small}):
         (warning,) = app_checks.check_identifiers()
-    assert "max_summary_tokens is 16." in warning.msg
+    assert f"max_summary_tokens {why}" in warning.msg
     assert warning.hint == "Set max_summary_tokens to 54 or more, or keep_identifiers to False."
 
 
