@@ -61,7 +61,7 @@ class Context(Sequence[ChatMessage]):
     - ``summary``: the text that stands for the messages through the position ``covered``, or None.
     - ``tokens``: the tokens of all messages of the context, and of what ``roles="alternating"`` adds to them.
     - ``omitted``: how many stored messages are neither shown nor covered by the summary.
-    - ``over_budget``: the messages that may never be left out exceed the budget.
+    - ``over_budget``: the context exceeds the budget, because some messages are never left out.
     - ``pending``: a compaction is due.
     - ``recalled``: the stored messages that are quoted because they match the query of ``load(recall=…)``.
     - ``revision``: the session's revision. Every change raises it, so an edit can be made conditional on it.

@@ -89,7 +89,7 @@ class Options:
 
     @property
     def pinned_tokens(self) -> float:
-        """The most tokens that the shown pinned messages have together. No limit without ``max_context_tokens``."""
+        """The tokens that pinned messages may take from the other ones. No limit without ``max_context_tokens``."""
         return self.max_context_tokens // 4 if self.max_context_tokens else math.inf
 
     @property
