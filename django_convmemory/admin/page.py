@@ -157,7 +157,11 @@ class SessionPage:
         newest_first = made.order_by("-session_id", "-created_at")
         rows = models.Message.objects.using(self.using).filter(session=self.session, position__in=positions)
         samples = rows.order_by("position").annotate(summary_version=Subquery(newest_first.values("version")[:1]))
-        return [charts.TokensAt(*row) for row in samples.values_list("position", "tokens_through", "summary_version")]
+        pinned = self.session.counters.pinned
+        return [
+            charts.TokensAt(at, through + sum(row.tokens for row in pinned if row.position <= at), version)
+            for at, through, version in samples.values_list("position", "tokens_through", "summary_version")
+        ]
 
     @cached_property
     def chart(self) -> charts.TokenChart | None:

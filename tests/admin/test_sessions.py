@@ -226,6 +226,7 @@ def test_the_number_of_statements_does_not_grow_with_the_conversation(
 
 def test_the_chart_shows_what_was_sent_at_each_position(anna: User, convmemory: ScriptedMemories) -> None:
     long = memories["default"].session("long", owner=anna)
+    pinned = long.append(ChatMessage.system("word " * 20)).tokens
     while models.Summary.objects.filter(session__key="long").count() < 20:
         long.append(*[ChatMessage.human("word " * 20) for _ in range(6)])
         if convmemory.queued:
@@ -242,8 +243,8 @@ def test_the_chart_shows_what_was_sent_at_each_position(anna: User, convmemory: 
             for summary in summaries
             if summary.created_at <= message.created_at and summary.last_position < position
         ]
-        uncapped = message.tokens_through - made[-1].covered_tokens + made[-1].tokens if made else history
-        assert (history, sent) == (message.tokens_through, min(uncapped, page.budget or uncapped))
+        uncapped = history - made[-1].covered_tokens + made[-1].tokens if made else history
+        assert (history, sent) == (message.tokens_through + pinned, min(uncapped, page.budget or uncapped))
     assert len({sent for _, _, sent in page.chart.rows}) > 2
     # Each message names the version that folds it.
     early = SessionPage(page.session, before=30)
