@@ -481,7 +481,8 @@ def begin(sessions: QuerySet[models.Session], *, updated: bool = True) -> int:
     The lease, the due mark and the failures are cleared. A worker that is still folding cannot publish. Without
     ``updated``, the time of the last change stays.
     """
-    # A rebuild that is running has put its next try off. It loses its lease here, so the next one begins soon.
+    # A rebuild that is running has put its next try off. It loses its lease here, so the next one begins soon. A fold
+    # that is running is taken for one. If a rebuild has failed, its next try then comes early, at the cost of a call.
     is_running = When(rebuild_after__isnull=False, lease_expires_at__gt=Clock(), then=Clock())
     changes: dict[str, Any] = {
         # Before the lease changes: MariaDB evaluates an UPDATE from left to right.
