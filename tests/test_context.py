@@ -13,7 +13,7 @@ from django_convmemory.rules import exchanges
 from django_convmemory.rules.counters import Counters, Entry
 from django_convmemory.rules.exchanges import NO_RESULT, MessageRef
 from django_convmemory.rules.options import Options
-from django_convmemory.rules.strategies import Buffer, Strategy, SummaryBuffer, TokenBuffer, Window
+from django_convmemory.rules.strategies import Buffer, Strategy, SummaryBuffer, SummaryWindow, TokenBuffer, Window
 from django_convmemory.rules.values import Snapshot, SummaryVersion, shown_pinned
 from django_convmemory.tokens import Utf8TokenCounter
 from tests import conversations
@@ -296,6 +296,13 @@ def test_a_call_that_still_runs_is_shown_with_a_result_that_counts() -> None:
     assert context.parts[1].tokens == COUNTER.count(context[1])
     assert context.parts[1].position is None or context.parts[1].position == 0
     assert context.omitted == 0
+
+
+@given(st.integers(0, 20), st.integers(1, 12))
+def test_what_a_summary_covers_takes_no_place_of_a_message_after_it(folded: int, kept: int) -> None:
+    held = snapshot([ChatMessage.human("Hi.")] * (folded + kept), folded=folded)
+    context = put_together(held, SummaryWindow(3))
+    assert (cost(context, "tail"), context.omitted) == (kept * COUNTER.count(ChatMessage.human("Hi.")), 0)
 
 
 strategies = st.one_of(

@@ -13,6 +13,7 @@ from django_convmemory.rules.counters import (
     MAX_PINNED,
     Batch,
     Counters,
+    Covered,
     Entry,
     Pinned,
     call_mark,
@@ -110,6 +111,12 @@ def test_a_tail_is_due_exactly_when_something_in_it_can_be_folded(conversation: 
         assert tail.tail_tokens == sum(row.tokens for row in rows[covered:])
         more_than_one = covered < (starts[-1] if starts else 0)
         assert tail.due(Threshold(tokens=limit), indexed_position=0) == (more_than_one and tail.tail_tokens > limit)
+
+
+@pytest.mark.parametrize("message", [HUMAN, AI, SYSTEM, CALLS_A])
+def test_a_summary_covers_what_it_covered_when_messages_are_added(message: ChatMessage) -> None:
+    covered = Covered(covered_position=3, covered_count=2, covered_tokens=20)
+    assert after(message, start=after(SYSTEM, HUMAN, AI).covering(covered))[-3:] == covered
 
 
 def test_an_empty_session_is_never_due() -> None:

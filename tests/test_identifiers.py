@@ -42,11 +42,13 @@ pytestmark = pytest.mark.django_db
         ("Заказ А123ВС-77", ["А123ВС-77"]),
         # Small numbers, ordinals, units and times of the day identify nothing.
         ("Room 12, the 3rd of 20 people, 20km, 7pm, 12:30, 4.1 stars, MP3", []),
+        ("471ab, but 4711ab", ["4711ab"]),
         ("No digits at all.", []),
         ("4711, 4711 and again (4711)", ["4711"]),
         ("1111 and 0000000000", []),
         # The numbers of payment cards are not repeated.
         ("Card 4111111111111111 or 5555 5555 5555 4444, order 4111111111111112", ["4111111111111112"]),
+        ("Cards 6222021234566 and 6222020000001234566, no. 411111111117", ["411111111117"]),
         ("refund-of-500-EUR-was-approved", []),
         ("https://example.org/\u202eabc and http://example.org/\x1b[31m", ["https://example.org/", "http://example.org/"]),
         ("x" * 99 + "1 and " + "y" * 100 + "1", ["x" * 99 + "1"]),
@@ -107,6 +109,11 @@ def test_the_latest_mention_comes_first() -> None:
     assert identifiers.updated(["9990", "2223"], said) == ("ord-1", "1112", "3334", "2223", "9990")
 
 
+def test_a_later_part_of_a_message_adds_only_what_is_new() -> None:
+    said = [ChatMessage.human("ord-1 and 2223"), ChatMessage.human("4445 and 2223")]
+    assert identifiers.of_later_part(["9990", "ORD-1"], said) == ("9990", "ORD-1", "2223", "4445")
+
+
 def test_only_what_users_and_assistants_said_counts() -> None:
     said = [
         ChatMessage.ai("Order 1112.", tool_calls=[call("c", '{"order": 2222}')]),
@@ -134,6 +141,10 @@ def test_the_line_has_what_the_text_lacks_as_far_as_it_fits() -> None:
     assert identifiers.line(["4711"], "订单4711已发货", lambda line: True) == ""
     assert identifiers.line(known, "", lambda line: len(line) < 36) == "Also mentioned: 88123-B; 4711"[:36]
     assert identifiers.line(known, "", lambda line: False) == ""
+    # A long one does not keep a shorter one out.
+    assert identifiers.line(["4711", "ann@example.org", "no-1"], "", lambda line: len(line) < 30) == (
+        "Also mentioned: 4711; no-1"
+    )
 
 
 # In a memory.

@@ -6,7 +6,7 @@ import time
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 
 from django_convmemory.search import hits, tokenizer
 from django_convmemory.search.hits import Marks
@@ -87,12 +87,15 @@ def test_the_end_is_shown_whole() -> None:
 
 
 @given(TEXTS, st.sampled_from(["cat", "LC-204817 houses", "猫 黑猫", "xxx", ""]), st.integers(3, 80))
+@example("很猫很很", "猫 黑猫", 3)
 def test_an_excerpt_is_a_passage_with_marks_in_it(text: str, query: str, length: int) -> None:
     found = passage(text, query, length)
 
     assert len(found.text) <= length
     assert found.text.removeprefix("…").removesuffix("…") in text or found.text in text
     assert (found.text == text) == (len(text) <= length)
+    assert found.text.startswith("…") or text.startswith(found.text.removesuffix("…"))
+    assert found.text.endswith("…") or text.endswith(found.text.removeprefix("…"))
     previous = -1
     for start, end in found.marks:
         assert previous < start < end <= len(found.text)

@@ -10,7 +10,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from django_convmemory.rules import segments
 from django_convmemory.rules.segments import Document, Segment
@@ -54,6 +54,7 @@ def positions(matches: Sequence[Match]) -> list[int]:
 
 
 @given(SESSIONS, QUERIES, PLACES, PLACES)
+@example([[Document(["cat"], False)] * 4] * 2, query("cat"), 2, None)
 def test_the_scores_are_those_of_the_slow_ranking(
     sessions: list[list[Document]], query: Query, after: int | None, before: int | None
 ) -> None:

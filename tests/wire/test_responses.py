@@ -56,7 +56,11 @@ def test_ids_that_repeat_are_replaced_in_pairs() -> None:
 
 def test_an_assistant_without_a_word_has_no_item() -> None:
     assert items(ChatMessage.ai(), ChatMessage.ai("")) == []
-    assert items(ChatMessage.ai(extra={"refusal": "No."})) == [
+
+
+@pytest.mark.parametrize("content", [None, "", [{"type": "text", "text": ""}]])
+def test_a_refusal_is_all_that_is_said_if_there_is_no_other_text(content: Any) -> None:
+    assert items(ChatMessage.ai(content, extra={"refusal": "No."})) == [
         {"type": "message", "role": "assistant", "content": "No."}
     ]
 
