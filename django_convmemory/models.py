@@ -223,8 +223,10 @@ class Session(models.Model):
 
     # Raised when messages are removed or changed. A compaction that began before that cannot publish.
     epoch = models.BigIntegerField(_("epoch"), default=0)
-    # Raised by every change.
+    # The first is raised when messages are added, removed or redacted, the second when the title, metadata, a flag or
+    # the owner is changed.
     revision = models.BigIntegerField(_("revision"), default=0)
+    details = models.BigIntegerField(_("revision of the details"), default=0)
     # When a session is deleted, its forks become forks of its original: see _hand_on_forks.
     forked_from = models.ForeignKey(
         "self",

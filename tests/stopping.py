@@ -73,7 +73,7 @@ class Case:
 def _state(session: models.Session) -> dict[str, Any]:
     names = "key title last_position unpinned_count unpinned_tokens settled_tokens newest_position pinned last_version"
     names += " current_version covered_position covered_count covered_tokens open_calls attempts lease_token epoch"
-    names += " revision fork_position last_error indexed_position"
+    names += " revision details fork_position last_error indexed_position"
     messages = session.convmemory_messages.order_by("session_id", "position")
     summaries = session.convmemory_summaries.order_by("version")
     segments = session.convmemory_segments.order_by("session_id", "first")

@@ -300,17 +300,18 @@ def test_a_replacement_that_is_refused_deletes_nothing(memory: ConversationSumma
     assert list(integrity.check(models.Session.objects.all())) == []
 
 
-def test_feedback_changes_the_revision_and_not_the_epoch(memory: ConversationSummaryBufferMemory) -> None:
+def test_feedback_changes_the_details_and_not_the_messages(memory: ConversationSummaryBufferMemory) -> None:
     chat = memory.session("s")
     chat.append(QUESTION)
     before = models.Session.objects.get()
     chat.update_message(1, metadata={"thumb": "up"})
     after = models.Session.objects.get()
-    assert (after.epoch, after.revision, after.updated_at) == (before.epoch, before.revision + 1, before.updated_at)
+    assert (after.epoch, after.revision, after.details) == (before.epoch, before.revision, before.details + 1)
+    assert after.updated_at == before.updated_at
     assert chat.history()[0].message.metadata == {"thumb": "up"}
+    chat.redact(1)
     with pytest.raises(exceptions.StaleRevision):
         chat.update_message(1, metadata={}, revision=before.revision)
-    chat.redact(1)
     with pytest.raises(exceptions.RedactedMessage):
         chat.update_message(1, metadata={"thumb": "up"})
     assert chat.history()[0].message.metadata == {}

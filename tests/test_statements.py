@@ -193,7 +193,7 @@ def orm_statements() -> Iterator[tuple[str, str]]:
         "find": lambda: store.find(NAME),
         "create": lambda: store.create(created, title="", metadata={}),
         "update": lambda: store.update(created, {"title": "New"}, revision=0),
-        "delete": lambda: store.delete(created, revision=1),
+        "delete": lambda: store.delete(created, revision=0),
         "history, the last messages": lambda: store.history(NAME, before=None, after=None, limit=50),
         "history, before a position": lambda: store.history(NAME, before=3, after=None, limit=50),
         "history, after a position": lambda: store.history(NAME, before=None, after=1, limit=50),

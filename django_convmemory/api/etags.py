@@ -1,11 +1,12 @@
 """Entity tags of a session. Every change of the session changes its tag, so a client can ask whether it has changed.
 
-A tag is ``"<revision>-<rest>"``. The rest changes with six things that the revision does not count: the end of a
-lease, a pause of the alias, a title or metadata that the site sets by itself, what is indexed, because a context may
-quote more then, the deletion of the session that this one is a copy of, and the configuration of the memory.
+A tag is ``"<content>-<details>-<rest>"``. The first number is raised when messages are added, removed or redacted: it
+is the revision of the session. The second is raised when the title, metadata, a flag or the owner is changed. The rest
+changes with everything else that a response shows: folds, pauses, what is indexed, because a context may quote more
+then, a title that the site sets by itself, and the configuration of the memory.
 
-``If-Match`` is compared by the revision alone, because the tags of a session and of its context share it. Django's own
-conditional requests compare whole tags.
+``If-None-Match`` compares the whole tag. ``If-Match`` compares the first number, and for a change of the session itself
+the first two: what a client has read is the same after a fold. So all tags of a session begin with the two.
 """
 
 from __future__ import annotations
@@ -32,9 +33,20 @@ IF_MATCH = r'^(?:\*|(?:W/)?"[!#-~]*"(?:[ \t]*,[ \t]*(?:W/)?"[!#-~]*")*)$'
 def of(session: models.Session, memory: ConversationMemory) -> str:
     """Return the tag of a session's state. ``session`` must have been read ``with_clock``."""
     pause: str | None = session.pause  # type: ignore[attr-defined]
-    parts = (session.title, session.metadata, pause, session.indexed_position, session.forked_from_id)
-    description = zlib.crc32(repr(parts).encode("utf-8", "surrogatepass"))
-    return quote_etag(f"{session.revision}-{session.state[0]}{_configuration(memory) ^ description:08x}")
+    parts = [getattr(session, column) for column in _REST]
+    rest = zlib.crc32(repr([session.state, pause, *parts]).encode("utf-8", "surrogatepass"))
+    return quote_etag(f"{_beginning(session)}{_configuration(memory) ^ rest:08x}")
+
+
+# What a response shows, and the two numbers do not count.
+_REST = (
+    *("title", "metadata", "indexed_position", "forked_from_id", "last_version", "current_version", "covered_position"),
+    *("due_since", "attempts", "next_attempt_at", "last_error"),
+)
+
+
+def _beginning(session: models.Session) -> str:
+    return f"{session.revision}-{session.details}-"
 
 
 @functools.lru_cache(maxsize=256)
@@ -45,7 +57,7 @@ def _configuration(memory: ConversationMemory) -> int:
 
 def of_messages(session: models.Session) -> str:
     """Return the tag of the session's list of messages. ``If-Match`` takes it too."""
-    return quote_etag(f"{session.revision}-m{conf.limits().default_page_size}")
+    return quote_etag(f"{_beginning(session)}m{conf.limits().default_page_size}")
 
 
 def of_content(content: Any) -> str:
@@ -69,11 +81,11 @@ def require_header(header: str | None) -> None:
         )
 
 
-def require_match(header: str, revision: int) -> None:
-    """Raise a 412 unless ``If-Match`` names this revision or is ``*``.
+def require_match(header: str, session: models.Session, *, details: bool) -> None:
+    """Raise a 412 unless ``If-Match`` names the revision of the session or is ``*``.
 
-    A tag that a proxy has made weak still names its revision. Raises a 428 for an empty header, and a 400 for a header
-    that is not of this form.
+    With ``details``, the second number is compared too. A tag that a proxy has made weak still names both. Raises a 428
+    for an empty header, and a 400 for a header that is not of this form.
     """
     require_header(header)
     header = header.strip()
@@ -83,7 +95,8 @@ def require_match(header: str, revision: int) -> None:
         )
     if header == "*":
         return
-    if str(revision) not in {tag.removeprefix("W/").strip('"').partition("-")[0] for tag in parse_etags(header)}:
+    beginning = _beginning(session) if details else f"{session.revision}-"
+    if not any(tag.removeprefix("W/").startswith(f'"{beginning}') for tag in parse_etags(header)):
         raise stale()
 
 

@@ -33,6 +33,8 @@ from django_convmemory.store.orm import ORMStore
 _CHUNK = 1000
 # A session that changes this often while it is checked is locked for the next check.
 _TRIES = 3
+# Each change of a session changes one of these columns.
+_CHANGING = ("revision", "epoch", "indexed_position", "last_version", "current_version")
 # The number of segments that are read at a time.
 _SEGMENTS = 16
 # Seconds of counting after which the results are written.
@@ -99,10 +101,9 @@ def check_session(session_id: int, *, using: str) -> list[Finding]:
     """
     rows = models.Session.objects.using(using).filter(pk=session_id)
     for _ in range(_TRIES):
-        # Indexing does not raise the revision.
-        before = rows.values_list("revision", "indexed_position").first()
+        before = rows.values_list(*_CHANGING).first()
         findings = _check_session(session_id, rows)
-        if not findings or rows.values_list("revision", "indexed_position").first() == before:
+        if not findings or rows.values_list(*_CHANGING).first() == before:
             return findings
 
     def check_locked() -> list[Finding]:

@@ -137,6 +137,7 @@ class Migration(migrations.Migration):
                 ("rebuild_after", models.DateTimeField(blank=True, null=True, verbose_name="rebuild after")),
                 ("epoch", models.BigIntegerField(default=0, verbose_name="epoch")),
                 ("revision", models.BigIntegerField(default=0, verbose_name="revision")),
+                ("details", models.BigIntegerField(default=0, verbose_name="revision of the details")),
                 ("fork_position", models.BigIntegerField(blank=True, null=True, verbose_name="forked at")),
                 ("counter", models.CharField(blank=True, default="", max_length=100, verbose_name="token counter")),
                 ("created_at", models.DateTimeField(default=django.utils.timezone.now, verbose_name="created at")),

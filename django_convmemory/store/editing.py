@@ -286,7 +286,7 @@ def update(using: str, name: SessionName, changes: Mapping[str, Any], *, revisio
             columns[f"{field}_at"] = Coalesce(f"{field}_at", Clock()) if value else None
         else:
             columns |= {field: value, "updated_at": Clock()}
-    if not at_revision.update(**columns, revision=F("revision") + 1):
+    if not at_revision.update(**columns, details=F("details") + 1):
         exists_at(sessions, revision)
         raise values.gone(name)
 
@@ -300,7 +300,7 @@ def update_message(
     if revision is not None:
         at_revision = at_revision.filter(revision=revision)
     # It locks the session's row, so that no redaction or deletion comes in between.
-    if position < 1 or not at_revision.update(revision=F("revision") + 1):
+    if position < 1 or not at_revision.update(details=F("details") + 1):
         if not exists_at(sessions, revision) and name.row_id is not None:
             raise values.gone(name)
         last = transactions.latest(sessions).values_list("last_position", flat=True).first()
@@ -460,7 +460,7 @@ def adopt(using: str, alias: str, visitor: str, owner_id: Any) -> list[SessionNa
     """Give a visitor's sessions to an owner. See :meth:`.ORMStore.adopt`."""
     everyone = models.Session.objects.using(using)
     sessions = everyone.filter(alias=alias, visitor=visitor)
-    sessions.update(revision=F("revision") + 1)
+    sessions.update(details=F("details") + 1)
     sessions = transactions.latest(sessions)
     owners.require(using, owner_id)
     names = []

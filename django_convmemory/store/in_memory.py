@@ -357,7 +357,6 @@ class InMemoryStore:
             return
         for field, value in changes.items():
             setattr(session, field, value)
-        session.revision += 1
         if changes.keys() & {"title", "metadata"}:
             session.updated_at = self._clock()
 
@@ -378,7 +377,6 @@ class InMemoryStore:
         if row.redacted:
             raise values.redacted(position)
         row.message = dataclasses.replace(row.message, metadata=frozen_json(metadata))
-        session.revision += 1
 
     def delete(self, name: SessionName, *, revision: int | None) -> bool:
         session = self._at_revision(name, revision)
@@ -615,7 +613,6 @@ class InMemoryStore:
                 SessionName(alias, session.session_name.key, owner_id), lambda name: self.session(name) is not None
             )
             self._rename(session, name)
-            session.revision += 1
             session.updated_at = self._clock()
             names.append(name)
         return names
@@ -651,7 +648,6 @@ class InMemoryStore:
         session.due_since = now if session.due_since is None else session.due_since
         session.attempts += 1
         session.next_attempt_at = session.lease_expires_at + wait_after_lease(session.attempts)
-        session.revision += 1
         claim = values.claimed(session, session.summary, now - session.due_since)
         first = claim.counters.covered_position + 1
         parts = [
@@ -692,7 +688,6 @@ class InMemoryStore:
         session.rebuild_after = now + wait
         session.lease_token = uuid.uuid4().hex
         session.lease_expires_at = now + lease
-        session.revision += 1
         return rebuild.claim(dataclasses.replace(claim, token=session.lease_token))
 
     def turns(self, claim: Claim) -> list[Turn]:
@@ -765,7 +760,6 @@ class InMemoryStore:
         if not claim.rebuilding:
             session.attempts, session.next_attempt_at, session.last_error = 0, None, ""
         session.lease_expires_at = self._clock() + lease
-        session.revision += 1
         if attempt is not None:
             self.record(claim, dataclasses.replace(attempt, version=number))
         return values.after_publishing(claim, version, number)
@@ -799,7 +793,6 @@ class InMemoryStore:
             session.queued_at = now
         if rebuild_in is not None:
             session.rebuild_after = now + rebuild_in
-        session.revision += 1
         return due
 
     def record(self, claim: Claim, attempt: values.AttemptRecord) -> None:

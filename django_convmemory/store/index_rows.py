@@ -197,7 +197,7 @@ def reset(using: str, session_id: int) -> None:
 
     def work() -> None:
         # The epoch is raised: the segments that another process has read are not there any more.
-        changes = {"indexed_position": 0, "epoch": F("epoch") + 1, "revision": F("revision") + 1}
+        changes = {"indexed_position": 0, "epoch": F("epoch") + 1}
         if models.Session.objects.using(using).filter(pk=session_id).update(**changes):
             delete(using, session_id)
 

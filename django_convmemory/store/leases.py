@@ -196,7 +196,7 @@ def _claiming(
 
 def _leased(lease: float) -> dict[str, Any]:
     """Return the changes that take a lease."""
-    return {"lease_token": Slot("token"), "lease_expires_at": Clock(lease), "revision": F("revision") + 1}
+    return {"lease_token": Slot("token"), "lease_expires_at": Clock(lease)}
 
 
 def _reason(sessions: models.SessionQuerySet, threshold: Threshold, due_for: float) -> str:
@@ -312,7 +312,6 @@ def _releasing(
         due_since=due_since(threshold, F("covered_tokens"), F("covered_count")),
         lease_token="",
         lease_expires_at=None,
-        revision=F("revision") + 1,
         **changes,
     )
 

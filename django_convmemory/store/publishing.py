@@ -9,7 +9,6 @@ import dataclasses
 from typing import Any, NamedTuple
 
 from django.db import IntegrityError, connections
-from django.db.models import F
 from django.db.models.functions import Coalesce
 
 from django_convmemory import models
@@ -133,7 +132,6 @@ def _session(using: str, shape: _Shape, lease: float) -> compiled.CompiledStatem
         **changes,
         last_version=Slot("number"),
         lease_expires_at=Clock(lease),
-        revision=F("revision") + 1,
     )
 
 

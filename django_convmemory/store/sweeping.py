@@ -80,8 +80,7 @@ class Sweeping(Database):
         if ids:
             over = models.exceeds(threshold, covered_tokens=F("covered_tokens"), covered_count=F("covered_count"))
             unmarked = sessions.filter(over, pk__lte=ids[-1], due_since__isnull=True)
-            changes: dict[str, Any] = {"due_since": Clock(), "revision": F("revision") + 1}
-            marked = transactions.run(using, lambda: unmarked.update(**changes), savepoint=True, atomic=False)
+            marked = transactions.run(using, lambda: unmarked.update(due_since=Clock()), savepoint=True, atomic=False)
         pause.compared(using, alias, ids[-1] if len(ids) == limit else None)
         return marked
 

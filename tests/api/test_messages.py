@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.db.models import F
 from rest_framework.permissions import BasePermission
 from rest_framework.test import APIClient
 
@@ -113,6 +114,24 @@ def test_truncating_requires_the_current_etag(api: APIClient, chat: SessionHandl
     tags = f'"7-x", {api.get(url_of(chat))["ETag"]}'
     assert api.post(url, body, format="json", headers={"If-Match": tags}).json() == {"removed": 1}
     assert api.post(url, body, format="json", headers={"If-Match": "*"}).json() == {"removed": 0}
+
+
+def test_if_match_compares_what_the_request_changes(api: APIClient, chat: SessionHandle) -> None:
+    def status(method: str, path: str, body: Any, tag: str) -> int:
+        url = url_of(chat, path)
+        return int(getattr(api, method)(url, body, format="json", headers={"If-Match": tag}).status_code)
+
+    tag = api.get(url_of(chat))["ETag"]
+    # A fold changes what a response shows, and neither messages nor the title.
+    models.Session.objects.update(current_version=F("current_version") + 1, covered_position=1)
+    assert api.get(url_of(chat))["ETag"] != tag
+    assert status("patch", "", {"title": "Rust"}, tag) == 200
+    assert status("patch", "", {"title": "Go"}, tag) == 412
+    assert status("delete", "", None, tag) == 412
+    models.Session.objects.update(current_version=0, covered_position=0)
+    assert status("post", "truncate/", {"after": 1}, tag) == 200
+    assert status("post", "truncate/", {"after": 0}, tag) == 412
+    assert status("patch", "", {"title": "Go"}, api.get(url_of(chat))["ETag"]) == 200
 
 
 def test_a_copy_belongs_to_the_user_who_makes_it(api: APIClient, chat: SessionHandle, anna: User) -> None:

@@ -13,10 +13,10 @@ INSERT INTO `convmemory_session` (`public_id`, `alias`, `owner_id`, `visitor`, `
     `pinned_tokens`, `call_position`, `answered_position`, `exchange_calls`, `open_calls`, `last_version`,
     `current_version`, `covered_position`, `covered_count`, `covered_tokens`, `indexed_position`, `due_since`,
     `due_revision`, `queued_at`, `attempts`, `next_attempt_at`, `lease_token`, `lease_expires_at`,
-    `last_error`, `rebuild_after`, `epoch`, `revision`, `forked_from_id`, `fork_position`, `counter`,
-    `created_at`, `updated_at`)
+    `last_error`, `rebuild_after`, `epoch`, `revision`, `details`, `forked_from_id`, `fork_position`,
+    `counter`, `created_at`, `updated_at`)
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
-    %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, UTC_TIMESTAMP(6),
+    %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, UTC_TIMESTAMP(6),
     UTC_TIMESTAMP(6))
 RETURNING `convmemory_session`.`id`, `convmemory_session`.`indexed_position`;
 
@@ -40,7 +40,7 @@ SELECT `convmemory_session`.`id`, `convmemory_session`.`public_id`, `convmemory_
     `convmemory_session`.`attempts`, `convmemory_session`.`next_attempt_at`,
     `convmemory_session`.`lease_token`, `convmemory_session`.`lease_expires_at`,
     `convmemory_session`.`last_error`, `convmemory_session`.`rebuild_after`, `convmemory_session`.`epoch`,
-    `convmemory_session`.`revision`, `convmemory_session`.`forked_from_id`,
+    `convmemory_session`.`revision`, `convmemory_session`.`details`, `convmemory_session`.`forked_from_id`,
     `convmemory_session`.`fork_position`, `convmemory_session`.`counter`, `convmemory_session`.`created_at`,
     `convmemory_session`.`updated_at`, UTC_TIMESTAMP(6) AS `now`, (
     SELECT U0.`reason` AS `reason`
@@ -57,7 +57,7 @@ WHERE `convmemory_session`.`id` = %s LIMIT 21;
 
 -- update
 UPDATE `convmemory_session`
-SET `title` = %s, `updated_at` = UTC_TIMESTAMP(6), `revision` = (`convmemory_session`.`revision` + %s)
+SET `title` = %s, `updated_at` = UTC_TIMESTAMP(6), `details` = (`convmemory_session`.`details` + %s)
 WHERE (`convmemory_session`.`name_hash` = %s
     AND `convmemory_session`.`revision` = %s);
 
@@ -89,7 +89,7 @@ SELECT `convmemory_session`.`id`, `convmemory_session`.`public_id`, `convmemory_
     `convmemory_session`.`attempts`, `convmemory_session`.`next_attempt_at`,
     `convmemory_session`.`lease_token`, `convmemory_session`.`lease_expires_at`,
     `convmemory_session`.`last_error`, `convmemory_session`.`rebuild_after`, `convmemory_session`.`epoch`,
-    `convmemory_session`.`revision`, `convmemory_session`.`forked_from_id`,
+    `convmemory_session`.`revision`, `convmemory_session`.`details`, `convmemory_session`.`forked_from_id`,
     `convmemory_session`.`fork_position`, `convmemory_session`.`counter`, `convmemory_session`.`created_at`,
     `convmemory_session`.`updated_at`
 FROM `convmemory_session`
@@ -249,7 +249,7 @@ SELECT `convmemory_session`.`id`, `convmemory_session`.`public_id`, `convmemory_
     `convmemory_session`.`attempts`, `convmemory_session`.`next_attempt_at`,
     `convmemory_session`.`lease_token`, `convmemory_session`.`lease_expires_at`,
     `convmemory_session`.`last_error`, `convmemory_session`.`rebuild_after`, `convmemory_session`.`epoch`,
-    `convmemory_session`.`revision`, `convmemory_session`.`forked_from_id`,
+    `convmemory_session`.`revision`, `convmemory_session`.`details`, `convmemory_session`.`forked_from_id`,
     `convmemory_session`.`fork_position`, `convmemory_session`.`counter`, `convmemory_session`.`created_at`,
     `convmemory_session`.`updated_at`
 FROM `convmemory_session`
@@ -477,7 +477,7 @@ ORDER BY `convmemory_session`.`alias` ASC, 1 ASC LIMIT 10;
 
 -- mark_unmarked (5 of 6)
 UPDATE `convmemory_session`
-SET `due_since` = UTC_TIMESTAMP(6), `revision` = (`convmemory_session`.`revision` + %s)
+SET `due_since` = UTC_TIMESTAMP(6)
 WHERE (`convmemory_session`.`alias` = %s
     AND `convmemory_session`.`id` > %s
     AND `convmemory_session`.`unpinned_tokens` > (`convmemory_session`.`covered_tokens` + %s)
@@ -582,20 +582,19 @@ WHERE (`convmemory_session`.`id` = (%s)
 
 -- claim (1 of 2)
 UPDATE `convmemory_session`
-SET `lease_token` = %s, `lease_expires_at` = (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND), `revision` =
-    (`convmemory_session`.`revision` + %s), `next_attempt_at` = CASE WHEN (`convmemory_session`.`attempts` =
-    %s) THEN (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND) WHEN (`convmemory_session`.`attempts` = %s) THEN
-    (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND) WHEN (`convmemory_session`.`attempts` = %s) THEN
-    (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND) WHEN (`convmemory_session`.`attempts` = %s) THEN
-    (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND) WHEN (`convmemory_session`.`attempts` = %s) THEN
-    (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND) WHEN (`convmemory_session`.`attempts` = %s) THEN
-    (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND) WHEN (`convmemory_session`.`attempts` = %s) THEN
-    (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND) WHEN (`convmemory_session`.`attempts` = %s) THEN
-    (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND) WHEN (`convmemory_session`.`attempts` = %s) THEN
-    (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND) WHEN (`convmemory_session`.`attempts` = %s) THEN
-    (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND) ELSE (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND) END,
-    `attempts` = (`convmemory_session`.`attempts` + %s), `due_since` =
-    COALESCE(`convmemory_session`.`due_since`, UTC_TIMESTAMP(6))
+SET `lease_token` = %s, `lease_expires_at` = (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND), `next_attempt_at` =
+    CASE WHEN (`convmemory_session`.`attempts` = %s) THEN (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND) WHEN
+    (`convmemory_session`.`attempts` = %s) THEN (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND) WHEN
+    (`convmemory_session`.`attempts` = %s) THEN (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND) WHEN
+    (`convmemory_session`.`attempts` = %s) THEN (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND) WHEN
+    (`convmemory_session`.`attempts` = %s) THEN (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND) WHEN
+    (`convmemory_session`.`attempts` = %s) THEN (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND) WHEN
+    (`convmemory_session`.`attempts` = %s) THEN (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND) WHEN
+    (`convmemory_session`.`attempts` = %s) THEN (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND) WHEN
+    (`convmemory_session`.`attempts` = %s) THEN (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND) WHEN
+    (`convmemory_session`.`attempts` = %s) THEN (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND) ELSE
+    (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND) END, `attempts` = (`convmemory_session`.`attempts` + %s),
+    `due_since` = COALESCE(`convmemory_session`.`due_since`, UTC_TIMESTAMP(6))
 WHERE (`convmemory_session`.`id` = (%s)
     AND (`convmemory_session`.`due_since` IS NOT NULL
         OR (`convmemory_session`.`unpinned_tokens` > (`convmemory_session`.`covered_tokens` + %s)
@@ -669,8 +668,7 @@ SET `due_since` = CASE WHEN (`convmemory_session`.`unpinned_tokens` > (%s)
     AND `convmemory_session`.`settled_tokens` > (%s)) THEN COALESCE(`convmemory_session`.`due_since`,
         UTC_TIMESTAMP(6)) ELSE NULL END, `current_version` = %s, `covered_position` = %s, `covered_count` =
         %s, `covered_tokens` = %s, `attempts` = %s, `next_attempt_at` = NULL, `last_error` = %s,
-        `last_version` = %s, `lease_expires_at` = (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND), `revision` =
-        (`convmemory_session`.`revision` + %s)
+        `last_version` = %s, `lease_expires_at` = (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
 WHERE (`convmemory_session`.`epoch` = (%s)
     AND `convmemory_session`.`lease_expires_at` > (UTC_TIMESTAMP(6))
     AND `convmemory_session`.`lease_token` = (%s)
@@ -697,15 +695,14 @@ SET `due_since` = CASE WHEN (`convmemory_session`.`unpinned_tokens` > (`convmemo
     %s)
     AND `convmemory_session`.`settled_tokens` > (`convmemory_session`.`covered_tokens`)) THEN
         COALESCE(`convmemory_session`.`due_since`, UTC_TIMESTAMP(6)) ELSE NULL END, `lease_token` = %s,
-        `lease_expires_at` = NULL, `revision` = (`convmemory_session`.`revision` + %s), `attempts` = %s,
-        `last_error` = %s, `next_attempt_at` = NULL
+        `lease_expires_at` = NULL, `attempts` = %s, `last_error` = %s, `next_attempt_at` = NULL
 WHERE (`convmemory_session`.`lease_token` = (%s)
     AND `convmemory_session`.`id` = (%s));
 
 -- claim_rebuild (1 of 5)
 UPDATE `convmemory_session`
-SET `lease_token` = %s, `lease_expires_at` = (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND), `revision` =
-    (`convmemory_session`.`revision` + %s), `rebuild_after` = (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
+SET `lease_token` = %s, `lease_expires_at` = (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND), `rebuild_after` =
+    (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
 WHERE (`convmemory_session`.`current_version` > %s
     AND `convmemory_session`.`id` = %s
     AND (`convmemory_session`.`lease_expires_at` IS NULL
@@ -914,7 +911,7 @@ SELECT `convmemory_session`.`id`, `convmemory_session`.`public_id`, `convmemory_
     `convmemory_session`.`attempts`, `convmemory_session`.`next_attempt_at`,
     `convmemory_session`.`lease_token`, `convmemory_session`.`lease_expires_at`,
     `convmemory_session`.`last_error`, `convmemory_session`.`rebuild_after`, `convmemory_session`.`epoch`,
-    `convmemory_session`.`revision`, `convmemory_session`.`forked_from_id`,
+    `convmemory_session`.`revision`, `convmemory_session`.`details`, `convmemory_session`.`forked_from_id`,
     `convmemory_session`.`fork_position`, `convmemory_session`.`counter`, `convmemory_session`.`created_at`,
     `convmemory_session`.`updated_at`
 FROM `convmemory_session`
@@ -1034,7 +1031,7 @@ SELECT `convmemory_session`.`id`, `convmemory_session`.`public_id`, `convmemory_
     `convmemory_session`.`attempts`, `convmemory_session`.`next_attempt_at`,
     `convmemory_session`.`lease_token`, `convmemory_session`.`lease_expires_at`,
     `convmemory_session`.`last_error`, `convmemory_session`.`rebuild_after`, `convmemory_session`.`epoch`,
-    `convmemory_session`.`revision`, `convmemory_session`.`forked_from_id`,
+    `convmemory_session`.`revision`, `convmemory_session`.`details`, `convmemory_session`.`forked_from_id`,
     `convmemory_session`.`fork_position`, `convmemory_session`.`counter`, `convmemory_session`.`created_at`,
     `convmemory_session`.`updated_at`
 FROM `convmemory_session`
@@ -1141,7 +1138,7 @@ WHERE `convmemory_segment`.`session_id` = %s;
 
 -- adopt (1 of 5)
 UPDATE `convmemory_session`
-SET `revision` = (`convmemory_session`.`revision` + %s)
+SET `details` = (`convmemory_session`.`details` + %s)
 WHERE (`convmemory_session`.`alias` = %s
     AND `convmemory_session`.`visitor` = %s);
 
@@ -1201,7 +1198,7 @@ SELECT `convmemory_session`.`id`, `convmemory_session`.`public_id`, `convmemory_
     `convmemory_session`.`attempts`, `convmemory_session`.`next_attempt_at`,
     `convmemory_session`.`lease_token`, `convmemory_session`.`lease_expires_at`,
     `convmemory_session`.`last_error`, `convmemory_session`.`rebuild_after`, `convmemory_session`.`epoch`,
-    `convmemory_session`.`revision`, `convmemory_session`.`forked_from_id`,
+    `convmemory_session`.`revision`, `convmemory_session`.`details`, `convmemory_session`.`forked_from_id`,
     `convmemory_session`.`fork_position`, `convmemory_session`.`counter`, `convmemory_session`.`created_at`,
     `convmemory_session`.`updated_at`
 FROM `convmemory_session`

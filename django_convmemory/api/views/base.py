@@ -70,6 +70,8 @@ class ScopedView(GenericAPIView[Any]):
     # The body and the query string that the view accepts, unless it ignores them.
     serializer_class: type[StrictSerializer] = Nothing
     query_class: type[StrictSerializer] = Nothing
+    # PATCH and DELETE are about the title and the metadata too, and not about the messages alone.
+    changes_session = False
     # Limits the POST requests to the view, beside the throttles of the site.
     post_throttle: type[BaseThrottle] | None = None
 
@@ -128,8 +130,8 @@ class ScopedView(GenericAPIView[Any]):
                 self.require_match(self.if_match)
 
     def require_match(self, if_match: str) -> None:
-        """Raise a 412 unless ``If-Match`` names the current revision of the session."""
-        etags.require_match(if_match, self.session.revision)
+        """Raise a 412 unless ``If-Match`` names the session as it is now."""
+        etags.require_match(if_match, self.session, details=self.changes_session)
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
         response = super().finalize_response(request, response, *args, **kwargs)
@@ -180,13 +182,15 @@ class ScopedView(GenericAPIView[Any]):
         return None if (self.if_match or "*").strip() == "*" else self.session.revision
 
     def guarded(self, work: Callable[[], T]) -> T:
-        """Run ``work`` with the session locked at the revision that ``If-Match`` names, and return what it returns.
+        """Run ``work`` with the session locked as ``If-Match`` names it, and return what it returns.
 
         It is for operations that take no revision. Raises a 412 if the session has changed since.
         """
         if self.revision is None:
             return work()
         row = models.Session.objects.using(self.using).filter(pk=self.session.pk, revision=self.revision)
+        if self.changes_session:
+            row = row.filter(details=self.session.details)
 
         def work_locked() -> T:
             # The UPDATE locks the row on every database, also on those without SELECT … FOR UPDATE.

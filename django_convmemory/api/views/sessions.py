@@ -76,6 +76,7 @@ class SessionList(KeyedView):
 class SessionDetail(TaggedView):
     """One session."""
 
+    changes_session = True
     serializer_class = sessions.SessionChanges
 
     def get_queryset(self) -> models.SessionQuerySet:
@@ -87,12 +88,13 @@ class SessionDetail(TaggedView):
         return Response(self.represent(self.session))
 
     def patch(self, request: Request, session_id: str) -> Response:
-        self.handle.update(**self.body(), revision=self.revision)
+        body = self.body()
+        self.guarded(lambda: self.handle.update(**body))
         self.session = self.reread(self.session)
         return Response(self.represent(self.session), headers={"ETag": self.tag()})
 
     def delete(self, request: Request, session_id: str) -> Response:
-        self.handle.delete(self.revision)
+        self.guarded(self.handle.delete)
         return Response(status=204)
 
 
