@@ -26,6 +26,20 @@ def sql(vendor: str) -> str:
     return _sqlite("'now'")
 
 
+def sql_later(vendor: str, name: str) -> str:
+    """Return the SQL of the current time plus the parameter ``name``: see :func:`later`. For PostgreSQL and SQLite."""
+    return (
+        f"({sql(vendor)} + %({name})s * INTERVAL '1 second')"
+        if vendor == "postgresql"
+        else _sqlite(f"'now', %({name})s")
+    )
+
+
+def later(vendor: str, seconds: float) -> float | str:
+    """Return ``seconds`` as a parameter of :func:`sql_later`."""
+    return seconds if vendor == "postgresql" else f"{seconds:+.3f} seconds"
+
+
 def _sqlite(arguments: str) -> str:
     # SQLite compares times as texts, so the form must be that of Python. It leaves out microseconds if they are zero.
     return f"REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', {arguments}) || '000', '.000000', '')"
@@ -51,7 +65,7 @@ class Clock(Func):
             return f"({now} + %s * INTERVAL '1 second')", (self.seconds,)
         if connection.vendor == "mysql":
             return f"({now} + INTERVAL %s MICROSECOND)", (round(self.seconds * 1e6),)
-        return _sqlite("'now', %s"), (f"{self.seconds:+.3f} seconds",)
+        return _sqlite("'now', %s"), (later("sqlite", self.seconds),)
 
 
 def aware(moment: dt.datetime, using: str) -> dt.datetime:

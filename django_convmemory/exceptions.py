@@ -7,6 +7,10 @@ Model errors are classified by what a retry would change. Compaction decides by 
 text.
 """
 
+from __future__ import annotations
+
+import typing
+
 
 class ConvMemoryError(Exception):
     """The base class of all errors of this app."""
@@ -105,6 +109,64 @@ class BrokerUnavailable(ConvMemoryError):
 
 class IdempotencyConflict(ConvMemoryError, ValueError):
     """An idempotency key was used before with other content, or for another request. Use a new key for that."""
+
+
+# Errors of a turn: ``answer`` and ``stream_answer`` raise them.
+
+
+class TurnError(ConvMemoryError):
+    """A question was not answered. ``reply`` has the messages of the model that were not stored, or is empty.
+
+    They are a list of :class:`~django_convmemory.messages.ChatMessage`.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.reply: list[typing.Any] = []
+
+
+class TurnInProgress(TurnError):
+    """Another request answers in this session, and has not ended within the time that this one may wait.
+
+    Try again in ``retry_after`` seconds at the latest: then it has ended, or its process was killed.
+    """
+
+    def __init__(self, message: str, *, retry_after: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class TurnLost(TurnError):
+    """The turn had lasted too long without a sign of life, and another request has opened one. Nothing was stored.
+
+    Raise the option ``turn_timeout`` if the model takes longer than that.
+    """
+
+
+class QuestionChanged(TurnError):
+    """The question is not there any more, or other messages follow it. The reply was not stored.
+
+    Read the session again, and ask again if the question is still wanted.
+    """
+
+
+class NothingToAnswer(TurnError, ValueError):
+    """The session has no question without a reply. Pass the question, or ``again`` with the one to answer anew."""
+
+
+class EmptyReply(TurnError):
+    """The model's reply has no text, call, refusal, transcript or file. Nothing was stored. Ask again."""
+
+
+class MessageTooLong(ConvMemoryError, ValueError):
+    """The question does not fit into the context. Nothing was stored.
+
+    It has ``tokens``, and there is room for ``limit``. Shorten it, or raise ``max_context_tokens``.
+    """
+
+    def __init__(self, message: str, *, tokens: int, limit: int) -> None:
+        super().__init__(message)
+        self.tokens, self.limit = tokens, limit
 
 
 class UnknownAlias(ConvMemoryError, KeyError, ValueError):

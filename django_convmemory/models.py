@@ -221,6 +221,12 @@ class Session(models.Model):
     # the time ahead.
     rebuild_after = models.DateTimeField(_("rebuild after"), null=True, blank=True)
 
+    # The turn that is open: see rules.turns. The question is at the position ``turn_question``.
+    turn_token = models.CharField(max_length=32, blank=True, default="", editable=False)
+    turn_expires_at = models.DateTimeField(_("turn open until"), null=True, blank=True)
+    turn_question = models.BigIntegerField(_("question being answered"), default=0)
+    turn_stopped = models.BooleanField(_("reply stopped"), default=False)
+
     # Raised when messages are removed or changed. A compaction that began before that cannot publish.
     epoch = models.BigIntegerField(_("epoch"), default=0)
     # The first is raised when messages are added, removed or redacted, the second when the title, metadata, a flag or
@@ -402,6 +408,10 @@ class Message(models.Model):
     # The position at which the exchange begins that this message continues: that of the assistant message whose call a
     # tool result answers. NULL: the message begins an exchange, or stands inside an open one and answers nothing.
     answers = models.BigIntegerField(_("answers"), null=True, blank=True)
+    # Of a message that a turn has stored: the position of the question.
+    reply_to = models.BigIntegerField(_("reply to"), null=True, blank=True)
+    # Of the reply that ends a turn: how it was cut off, or "". NULL: another message.
+    cut_off = models.CharField(_("cut off"), max_length=16, null=True, blank=True)  # noqa: DJ001
     created_at = models.DateTimeField(_("created at"), default=timezone.now)
     redacted_at = models.DateTimeField(_("redacted at"), null=True, blank=True)
 

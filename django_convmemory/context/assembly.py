@@ -17,7 +17,7 @@ from django_convmemory.rules.counters import Counters
 from django_convmemory.rules.exchanges import MessageRef
 from django_convmemory.rules.options import ROLES, Options, Roles
 from django_convmemory.rules.strategies import Amount, Strategy, stepped
-from django_convmemory.rules.values import Snapshot
+from django_convmemory.rules.values import Snapshot, StoredMessage
 from django_convmemory.search.hits import Hit
 from django_convmemory.tokens import TokenCounter
 
@@ -64,7 +64,8 @@ class Context(Sequence[ChatMessage]):
     - ``over_budget``: the context exceeds the budget, because some messages are never left out.
     - ``pending``: a compaction is due.
     - ``recalled``: the stored messages that are quoted because they match the query of ``load(recall=…)``.
-    - ``revision``: the session's revision. Every change raises it, so an edit can be made conditional on it.
+    - ``revision``: the session's revision. A message that is added, removed or redacted raises it, so an edit can be
+      made conditional on it.
     - ``stable_prefix``: with so many messages the next context will begin too, unless messages are folded, left out or
       changed in between. So a provider's cache can serve them.
     """
@@ -253,8 +254,11 @@ def assemble(
     *,
     system: Any = None,
     max_tokens: int | None = None,
+    question: StoredMessage | None = None,
 ) -> Context:
     """Return the context of a session.
+
+    The ``question`` of a turn is always shown. If it is not in the tail, it stands after the summary once more.
 
     ``max_tokens`` bounds the whole context. Without it, ``max_context_tokens`` bounds all but the system prompt. The
     oldest exchanges of the tail are left out first, in steps, and then the summary. The system prompt, pinned messages
@@ -280,6 +284,9 @@ def assemble(
     summary = snapshot.summary
     summary_tokens = summary.tokens if summary else 0
     tail = _shown(snapshot, strategy, counter, room - summary_tokens)
+    if question is not None and not any(row.position == question.position for row in tail):
+        asked = MessageRef(question.position, question.message, question.tokens)
+        tail = [asked, *_shown(snapshot, strategy, counter, room - summary_tokens - asked.tokens)]
     tail_tokens = _total(tail)
     if summary is not None and summary_tokens + tail_tokens > room:
         summary, summary_tokens = None, 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
-import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -132,29 +131,31 @@ class Append(BaseMemory):
         usage: Any = None,
         created_at: Any = None,
         replaces: int | None = None,
-        ids: Sequence[uuid.UUID] | None = None,
     ) -> Batch:
         """Return the messages of one append, checked and counted. Raises InvalidMessage.
 
-        They take the place of those after the position ``replaces``. An import gives them their ``ids``.
+        They take the place of those after the position ``replaces``.
         """
         if not messages:
             raise InvalidMessage(f"{'append' if replaces is None else 'replace'}() needs at least one message.")
         key = None if idempotency_key is None else arguments.check_idempotency_key(idempotency_key)
+        entries = self.entries(messages, usage=usage, created_at=created_at)
+        return Batch(entries, idempotency_key=key, replaces=replaces)
+
+    def entries(self, messages: Sequence[Any], *, usage: Any = None, created_at: Any = None) -> list[Entry]:
+        """Return the messages, checked and counted. Raises InvalidMessage."""
         values = [coerce(message) for message in messages]
         limit, count = self.options.max_message_bytes, self.counter.count
         for value in values:
             if (size := value.size(limit)) > limit:
                 arguments.check_size("message", size, limit)
         if usage is None and created_at is None:
-            entries = [Entry(value, max(1, count(value))) for value in values]
-        else:
-            usages, times = arguments.usages(usage, values, limit), arguments.times(created_at, len(values))
-            entries = [
-                Entry(value, max(1, count(value)), reported, time)
-                for value, reported, time in zip(values, usages, times, strict=True)
-            ]
-        return Batch(entries, idempotency_key=key, replaces=replaces, ids=ids)
+            return [Entry(value, max(1, count(value))) for value in values]
+        usages, times = arguments.usages(usage, values, limit), arguments.times(created_at, len(values))
+        return [
+            Entry(value, max(1, count(value)), reported, time)
+            for value, reported, time in zip(values, usages, times, strict=True)
+        ]
 
     def _tell(self, name: SessionName, appended: Appended) -> None:
         """Send the signal to its receivers, and a session that turned due to the scheduler."""

@@ -18,7 +18,7 @@ from django_convmemory.operations import arguments
 from django_convmemory.operations.arguments import NOT_GIVEN, Named
 from django_convmemory.operations.edit import Edit
 from django_convmemory.operations.folding import Folding
-from django_convmemory.operations.load import Load
+from django_convmemory.operations.streams import Streams
 from django_convmemory.operations.twins import asynchronous
 from django_convmemory.rules.values import Claim, SessionName
 from django_convmemory.search.hits import Hits
@@ -28,7 +28,7 @@ T = TypeVar("T")
 S = TypeVar("S")
 
 
-class ConversationMemory(Load, Edit, Folding):
+class ConversationMemory(Streams, Edit, Folding):
     """Keeps conversations in ``store``. The ``strategy`` decides which messages are shown and which are folded.
 
     Each class of :mod:`django_convmemory.memory` is this class with one strategy. A memory that is built in code folds
@@ -148,6 +148,10 @@ class SessionHandle:
     aload = for_session(ConversationMemory.aload)
     append_and_load = for_session(ConversationMemory.append_and_load)
     aappend_and_load = for_session(ConversationMemory.aappend_and_load)
+    answer = for_session(ConversationMemory.answer)
+    aanswer = for_session(ConversationMemory.aanswer)
+    stream_answer = for_session(ConversationMemory.stream_answer)
+    astream_answer = for_session(ConversationMemory.astream_answer)
     history = for_session(ConversationMemory.history)
     ahistory = for_session(ConversationMemory.ahistory)
 

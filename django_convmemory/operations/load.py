@@ -43,6 +43,19 @@ class Load(Append):
 
         Raises :class:`~django_convmemory.exceptions.InvalidArgument`.
         """
+        return self.load_turn(self.resolve(session), system=system, max_tokens=max_tokens, recall=recall)
+
+    def load_turn(
+        self,
+        name: SessionName,
+        *,
+        question: StoredMessage | None = None,
+        at: int | None = None,
+        system: Any = None,
+        max_tokens: int | None = None,
+        recall: bool | str | None = None,
+    ) -> Context:
+        """Do the same as :meth:`load` for a turn, whose ``question`` is always shown. ``at``: as if all ended there."""
         if max_tokens is not None:
             arguments.check_whole_number(max_tokens, "max_tokens", maximum=None)
         view = self.strategy.view()
@@ -50,9 +63,11 @@ class Load(Append):
         if budget is not None:
             view = View(view.messages, budget if view.tokens is None else min(view.tokens, budget), view.summary)
         recall = self.options.recall if recall is None else recall
-        name = self.resolve(session)
         for _ in range(_RECALL_TRIES):
-            snapshot = self.store.load(name, view, self.options.pinned_tokens)
+            if at is None:
+                snapshot = self.store.load(name, view, self.options.pinned_tokens)
+            else:
+                snapshot = self.store.load_at(name, view, self.options.pinned_tokens, at)
             loaded = assembly.assemble(
                 snapshot,
                 self.strategy,
@@ -60,6 +75,7 @@ class Load(Append):
                 self.counter,
                 system=system,
                 max_tokens=max_tokens,
+                question=question,
             )
             if recall is False or snapshot is None:
                 break
@@ -100,15 +116,21 @@ class Load(Append):
         The parameters are theirs. An asynchronous view waits for a thread once instead of twice. Wrong arguments are
         found before anything is written. Raises the errors of both operations.
         """
-        if max_tokens is not None:
-            arguments.check_whole_number(max_tokens, "max_tokens", maximum=None)
-        if recall is not None and not isinstance(recall, bool):
-            tokenizer.query(recall)
+        self.check_loading(system=system, max_tokens=max_tokens, recall=recall)
         message = assembly.system_message(system)
         receipt = self.append(session, *messages, idempotency_key=idempotency_key, usage=usage)
         return receipt, self.load(session, system=message, max_tokens=max_tokens, recall=recall)
 
     aappend_and_load = asynchronous(append_and_load)
+
+    @staticmethod
+    def check_loading(*, system: Any, max_tokens: int | None, recall: bool | str | None) -> None:
+        """Check the arguments of :meth:`load` before anything is written. Raises their errors."""
+        if max_tokens is not None:
+            arguments.check_whole_number(max_tokens, "max_tokens", maximum=None)
+        if recall is not None and not isinstance(recall, bool):
+            tokenizer.query(recall)
+        assembly.system_message(system)
 
     def history(
         self,

@@ -20,6 +20,7 @@ from django_convmemory.exceptions import ToolResultRefused, TooManyPinned
 from django_convmemory.messages import CHAT, PINNED_ROLES, REASONING, ChatMessage
 from django_convmemory.rules.exchanges import MessageRef
 from django_convmemory.rules.strategies import Threshold
+from django_convmemory.rules.turns import Step
 
 MAX_PINNED = 64
 
@@ -34,13 +35,16 @@ class Pinned(NamedTuple):
 class Entry(NamedTuple):
     """A message to be stored, with its tokens and the usage that the provider reported for it.
 
-    ``created_at`` is the time of the message in UTC. None means now.
+    ``created_at`` is the time of the message in UTC. None means now. ``reply_to`` and ``cut_off`` are those of
+    :class:`.StoredMessage`.
     """
 
     message: ChatMessage
     tokens: int
     usage: Mapping[str, Any] | None = None
     created_at: dt.datetime | None = None
+    reply_to: int | None = None
+    cut_off: str | None = None
 
 
 class Row(NamedTuple):
@@ -295,7 +299,8 @@ class Batch:
     """Entries that are appended together, with their effect on the counters of a session that nobody has read yet.
 
     ``replaces`` is the position after which they replace all messages, or None if they replace nothing. ``ids`` are the
-    ids of the messages. None: new ones.
+    ids of the messages. None: new ones. ``step`` is what the append does with the session's turn. ``asked`` is what the
+    key stands for, if that is not the content.
 
     Raises the errors of :meth:`Counters.append` if no session could take the entries.
     """
@@ -307,8 +312,12 @@ class Batch:
         idempotency_key: str | None = None,
         replaces: int | None = None,
         ids: Sequence[uuid.UUID] | None = None,
+        step: Step | None = None,
+        asked: Sequence[str] | None = None,
     ) -> None:
         self.entries = tuple(entries)
+        self.step = step
+        self.asked = asked
         self.ids = new_ids(len(self.entries)) if ids is None else tuple(ids)
         self.replaces = replaces
         self.key_hash = None if idempotency_key is None else hashlib.sha256(idempotency_key.encode()).hexdigest()
@@ -339,9 +348,22 @@ class Batch:
         # The effect of the entries after the first assistant message does not depend on the session.
         self.after, self.rows = (_EMPTY, []) if has_items else _EMPTY.append(known)
 
+    @property
+    def is_keyed_by_question(self) -> bool:
+        """Whether the key is stored with the question at ``step.question``, and not with these messages."""
+        return self.asked is not None and self.step is not None and self.step.question > 0
+
+    def key_place(self, last_position: int) -> tuple[int, int]:
+        """Return the first position and the number of the messages with which the key is stored."""
+        if self.is_keyed_by_question and self.step is not None:
+            return self.step.question, 1
+        return last_position - len(self.entries) + 1, len(self.entries)
+
     @functools.cached_property
     def payload_hash(self) -> str:
         """The SHA-256 of the content. It tells a retry from another use of the same key."""
+        if self.asked is not None:
+            return hashlib.sha256(json.dumps(list(self.asked)).encode()).hexdigest()
         content: list[Any] = [
             [
                 *(entry.message.to_openai(), entry.message.kind, entry.message.metadata, entry.usage),

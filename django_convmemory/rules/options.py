@@ -50,6 +50,9 @@ class Options:
     fallback_after: float = 1800.0
     rebuild_stand_ins: bool = True
 
+    # How long a turn stays open without a sign of life.
+    turn_timeout: float = 120.0
+
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             check_type(f"option {field.name}", getattr(self, field.name), TYPES[field.name])
@@ -120,6 +123,7 @@ _MINIMUMS = {
     "max_run_seconds": 1,
     "max_attempts": 1,
     "fallback_after": 0,
+    "turn_timeout": 1,
 }
 
 _CHOICES = {"roles": ROLES, "summary_role": SUMMARY_ROLES}

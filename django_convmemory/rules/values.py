@@ -9,7 +9,7 @@ import functools
 import hashlib
 import itertools
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, NamedTuple
 
@@ -79,11 +79,15 @@ class Receipt(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """The result of a store's append. ``turned_due`` says whether this append made the session due."""
+    """The result of a store's append. ``turned_due`` says whether this append made the session due.
+
+    ``epoch`` is that of the session if the append was a step of a turn.
+    """
 
     session_id: int
     receipt: Receipt
     turned_due: bool
+    epoch: int = -1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -131,7 +135,12 @@ class Snapshot(NamedTuple):
 
 
 class StoredMessage(NamedTuple):
-    """A message of the history."""
+    """A message of the history.
+
+    A message that a turn has stored has the position of its question in ``reply_to``. The reply that ends the turn has
+    ``cut_off``: "", or "length", "stopped" or "lost" if it is not whole. Other messages have None. ``usage`` is what
+    the provider reported for the message.
+    """
 
     position: int
     created_at: dt.datetime
@@ -139,6 +148,9 @@ class StoredMessage(NamedTuple):
     tokens: int
     redacted: bool
     id: uuid.UUID
+    reply_to: int | None = None
+    cut_off: str | None = None
+    usage: Mapping[str, Any] | None = None
 
 
 class Edited(NamedTuple):
@@ -313,6 +325,31 @@ class Forked(NamedTuple):
 
     session: Any
     edited: Edited
+
+
+def turn_of(question: int, following: Iterable[StoredMessage]) -> list[StoredMessage]:
+    """Return the messages of ``following`` that belong to the turn of the question at this position.
+
+    They follow it without a gap. A turn has stored them for the question, or they were appended or imported: then they
+    end before the next message of a user.
+    """
+
+    def belongs(stored: StoredMessage) -> bool:
+        return stored.reply_to == question or (stored.reply_to is None and stored.message.role in ("assistant", "tool"))
+
+    return list(itertools.takewhile(belongs, following))
+
+
+def reply_in(messages: Sequence[StoredMessage]) -> StoredMessage | None:
+    """Return the reply among the messages of a turn, or None: the one that ended it, or an assistant's text."""
+    return next(filter(_is_reply, reversed(messages)), None)
+
+
+def _is_reply(stored: StoredMessage) -> bool:
+    message = stored.message
+    return stored.cut_off is not None or (
+        stored.reply_to is None and message.role == "assistant" and not message.tool_calls
+    )
 
 
 def stale(revision: int, now: int) -> StaleRevision:

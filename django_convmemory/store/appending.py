@@ -16,6 +16,7 @@ from django_convmemory.messages import CHAT
 from django_convmemory.rules import values
 from django_convmemory.rules.counters import Batch, Counters, Previous
 from django_convmemory.rules.strategies import Threshold
+from django_convmemory.rules.turns import Does, Step
 from django_convmemory.rules.values import SessionName
 from django_convmemory.store import columns, creating, owners, preparing, sql, transactions, used_keys
 from django_convmemory.store.database import Database
@@ -47,15 +48,19 @@ class Appending(Database):
         for _ in range(_TRIES):
             try:
                 return append_new(using, name, batch, threshold, counter=counter)
-            except (IntegrityError, exceptions.InvalidMessage, exceptions.OutcomeUnknown) as error:
-                # The key is used already, or the tool results are stored already, or nobody knows what happened. An
-                # append with this key that was faster is committed by now: it held the lock of the session's row.
+            except (
+                *(IntegrityError, exceptions.InvalidMessage, exceptions.OutcomeUnknown),
+                *(exceptions.TurnInProgress, exceptions.QuestionChanged),
+            ) as error:
+                # The key is used already, or the tool results are stored already, or a turn is open, perhaps that of
+                # the key, or nobody knows what happened. An append with this key that was faster is committed by now:
+                # it held the lock of the session's row.
                 replayed = transactions.run(
                     using, lambda: used_keys.replay(using, name, batch), atomic=False, happened=lambda: False
                 )
                 if replayed is not None:
                     return replayed
-                if isinstance(error, exceptions.InvalidMessage):
+                if isinstance(error, (exceptions.InvalidMessage, exceptions.TurnError)):
                     raise
         raise _contended(name)
 
@@ -82,7 +87,7 @@ def append_new(using: str, name: SessionName, batch: Batch, threshold: Threshold
             last = advanced.last_position
             first = last - len(batch.entries) + 1
             receipt = values.Receipt(first, last, batch.tokens, advanced.due, replayed=False, ids=batch.ids)
-            return values.Appended(advanced.session_id, receipt, advanced.turned_due)
+            return values.Appended(advanced.session_id, receipt, advanced.turned_due, advanced.epoch)
         _prepare(using, name, batch)
     raise _contended(name)
 
@@ -92,6 +97,8 @@ def _prepare(using: str, name: SessionName, batch: Batch) -> None:
     session = transactions.latest(models.Session.objects.using(using)).named(name).first()
     if session is None and name.row_id is not None:
         raise values.gone(name)
+    if batch.step is not None:
+        check_step(using, session, batch.step)
     counters = session.counters if session else Counters()
     try:
         counters.append(batch.entries, _previous(using, session, batch) if session else None)
@@ -108,6 +115,29 @@ def _prepare(using: str, name: SessionName, batch: Batch) -> None:
         except IntegrityError:
             # Another process has created the session, or the owner was deleted.
             owners.require(using, name.owner_id)
+
+
+def check_step(using: str, session: models.Session | None, step: Step) -> None:
+    """Raise the reason why the session is not as ``step`` needs it."""
+    token, seconds = (session.turn_token, turn_seconds(using, session)) if session else ("", None)
+    epoch, last_position = (session.epoch, session.last_position) if session else (-1, 0)
+    step.check(token, open_seconds=seconds, epoch=epoch, last_position=last_position)
+
+
+def turn_seconds(using: str, session: models.Session) -> float | None:
+    """Return for how many seconds the turn of the session stays open, or None if there is none."""
+    left = models.Session.objects.using(using).filter(pk=session.pk).values_list("turn_expires_at", Clock()).first()
+    return (left[0] - left[1]).total_seconds() if left is not None and left[0] is not None else None
+
+
+def turn_columns(step: Step, question: int) -> dict[str, Any]:
+    """Return what a step changes in the session's row."""
+    if step.does is Does.ENDS:
+        return {"turn_token": "", "turn_expires_at": None, "turn_question": 0}
+    changes: dict[str, Any] = {"turn_expires_at": Clock(step.seconds)}
+    if step.does is Does.BEGINS:
+        changes |= {"turn_token": step.token, "turn_question": question, "turn_stopped": False}
+    return changes
 
 
 def _explained(
@@ -164,12 +194,12 @@ def _append_in_two(
             row = cursor.cursor.fetchone()
         if row is None:
             return None
-        session_id, last_position, unpinned_tokens, answered_position, due, is_over = row
+        session_id, last_position, unpinned_tokens, answered_position, due, is_over, *epoch = row
         turned_due = bool(is_over) and not due
         if turned_due:
             cursor.execute(*sql.mark_due(session_id))
         due = bool(due or is_over)
-        advanced = sql.Advanced(session_id, last_position, unpinned_tokens, answered_position, due, turned_due)
+        advanced = sql.Advanced(session_id, last_position, unpinned_tokens, answered_position, due, turned_due, *epoch)
         _use_key(cursor, batch, content, advanced)
         _insert(cursor, "sqlite", batch, advanced)
         return advanced
@@ -193,8 +223,10 @@ def _append_locking(
         return None
     before = session.counters
     try:
+        if batch.step is not None:
+            check_step(connection.alias, session, batch.step)
         after, rows = before.append(batch.entries, _previous(connection.alias, session, batch))
-    except exceptions.InvalidMessage:
+    except (exceptions.InvalidMessage, exceptions.TurnError):
         return None  # The caller finds the reason, without the lock.
     over = after.due(threshold, indexed_position=session.indexed_position)
     turned_due = session.due_since is None and over
@@ -203,6 +235,8 @@ def _append_locking(
     }
     if turned_due:
         changes |= {"due_since": Clock(), "due_revision": session.revision + 1}
+    if batch.step is not None:
+        changes |= turn_columns(batch.step, after.last_position)
     models.Session.objects.using(connection.alias).filter(pk=session.pk).update(
         **changes,
         answered_position=before.call_position,
@@ -217,6 +251,7 @@ def _append_locking(
         before.call_position,
         turned_due or session.due_since is not None,
         turned_due,
+        session.epoch,
     )
     with connection.cursor() as cursor:
         _use_key(cursor, batch, content, advanced)
@@ -241,8 +276,7 @@ def _previous(using: str, session: models.Session, batch: Batch) -> Previous | N
 def _use_key(cursor: Any, batch: Batch, content: str | None, advanced: sql.Advanced) -> None:
     """Store the key of ``batch``, if it has one. Raises IntegrityError if the key is used."""
     if content is not None:
-        first = advanced.last_position - len(batch.entries) + 1
-        cursor.execute(*sql.use_key(batch, content, advanced.session_id, first))
+        cursor.execute(*sql.use_key(batch, content, advanced.session_id, advanced.last_position))
 
 
 def _insert(cursor: Any, vendor: str, batch: Batch, advanced: sql.Advanced, start: int = 0) -> None:

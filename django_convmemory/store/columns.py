@@ -88,6 +88,8 @@ MESSAGE_COLUMNS = (
     Column("tokens_through", "bigint", Kind.TOTAL),
     Column("position", "bigint", Kind.POSITION),
     Column("answers", "bigint", Kind.CALL),
+    Column("reply_to", "bigint"),
+    Column("cut_off", "text"),
     Column("public_id", "uuid"),
     Column("created_at", "timestamptz", Kind.TIME),
     Column("redacted_at", "timestamptz", appended=False),
@@ -112,6 +114,8 @@ def row_values(entry: Entry, row: Row, message_id: uuid.UUID) -> dict[str, Any]:
         "tokens_through": row.tokens_through,
         "position": row.position,
         "answers": row.answers,
+        "reply_to": entry.reply_to,
+        "cut_off": entry.cut_off,
         "public_id": message_id.hex,
         "created_at": entry.created_at,
     }
@@ -186,7 +190,10 @@ def with_item(message: ChatMessage, form: str | None, item: Any) -> ChatMessage:
 
 
 # The columns that stored_message() takes. ITEM_NAMES may follow.
-STORED_NAMES = ("position", "created_at", "tokens", "redacted_at", "public_id", *READ_NAMES)
+STORED_NAMES = (
+    *("position", "created_at", "tokens", "redacted_at", "public_id", "reply_to", "cut_off", "usage"),
+    *READ_NAMES,
+)
 
 
 def stored_message(
@@ -195,13 +202,17 @@ def stored_message(
     tokens: int,
     redacted_at: dt.datetime | None,
     public_id: uuid.UUID,
+    reply_to: int | None,
+    cut_off: str | None,
+    usage: Any,
     *stored: Any,
 ) -> StoredMessage:
     """Return a row with the columns ``STORED_NAMES`` as a message for people to read."""
     message = message_of_values(stored[: len(READ_NAMES)])
     if item := stored[len(READ_NAMES) :]:
         message = with_item(message, *item)
-    return StoredMessage(position, created_at, message, tokens, redacted_at is not None, public_id)
+    turn = (reply_to, cut_off, _frozen(usage) if usage else None)
+    return StoredMessage(position, created_at, message, tokens, redacted_at is not None, public_id, *turn)
 
 
 # The columns that indexable() takes.

@@ -251,7 +251,7 @@ def clear(using: str, name: SessionName) -> None:
 
 def _cut(using: str, session: models.Session, after: int, threshold: Threshold) -> tuple[int, Edited]:
     """Delete the messages after ``after`` of a session whose row is locked. Return their number."""
-    counters = _rewound(using, session, after)
+    counters = rewound_to(using, session, after)
     removed, _ = models.Message.objects.using(using).filter(session=session, position__gt=after).delete()
     # The summaries of these messages are emptied too. A later redaction could not find them any more.
     models.Summary.objects.using(using).filter(session=session, last_position__gt=after).empty()
@@ -425,7 +425,7 @@ def fork(
         fork_position=at,
         **creating.columns_of(creation),
     )
-    counters = _rewound(using, session, at)
+    counters = rewound_to(using, session, at)
     with connections[using].cursor() as cursor:
         cursor.execute(*sql.copy_messages(connections[using].vendor, session.pk, copy.pk, at))
         cursor.execute(*sql.copy_summaries(session.pk, copy.pk, at))
@@ -532,7 +532,7 @@ def finish(
     return Edited(session_id, due)
 
 
-def _rewound(using: str, session: models.Session, position: int) -> Counters:
+def rewound_to(using: str, session: models.Session, position: int) -> Counters:
     """Return the counters of the session if it ends at ``position``, without a summary."""
     rows = models.Message.objects.using(using).filter(session=session, position__lte=position)
     rows = transactions.latest(rows)

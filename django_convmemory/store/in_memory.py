@@ -19,13 +19,14 @@ from typing import Any, TypeVar
 
 from django_convmemory import exceptions
 from django_convmemory.messages import ChatMessage, frozen_json
-from django_convmemory.rules import creations, exchanges, segments, used_keys, values
+from django_convmemory.rules import creations, exchanges, segments, turns, used_keys, values
 from django_convmemory.rules.counters import Batch, Counters, Covered, Previous, rewound
 from django_convmemory.rules.creations import Creation
 from django_convmemory.rules.exchanges import MessageRef, Turn
 from django_convmemory.rules.pause import Pause, wait_after_lease
 from django_convmemory.rules.segments import Extent, Indexable, IndexRead, Segment, Unindexed
 from django_convmemory.rules.strategies import Threshold, View
+from django_convmemory.rules.turns import Does, State, Step
 from django_convmemory.rules.values import Claim, Edited, SessionName
 
 T = TypeVar("T")
@@ -44,6 +45,9 @@ class Message:
     created_at: dt.datetime
     # Copies of the message in forks have the same id.
     id: uuid.UUID
+    reply_to: int | None = None
+    cut_off: str | None = None
+    usage: Mapping[str, Any] | None = None
     redacted: bool = False
 
     @property
@@ -58,7 +62,8 @@ class Message:
 
     @property
     def with_item(self) -> values.StoredMessage:
-        return values.StoredMessage(self.position, self.created_at, self.message, self.tokens, self.redacted, self.id)
+        stored = (self.position, self.created_at, self.message, self.tokens, self.redacted, self.id)
+        return values.StoredMessage(*stored, self.reply_to, self.cut_off, self.usage)
 
     @property
     def stored(self) -> values.StoredMessage:
@@ -120,6 +125,10 @@ class Session:
     lease_expires_at: float = 0.0
     last_error: str = ""
     rebuild_after: float | None = None
+    turn_token: str = ""
+    turn_expires_at: float = 0.0
+    turn_question: int = 0
+    turn_stopped: bool = False
     epoch: int = 0
     revision: int = 0
     updated_at: float = 0.0
@@ -156,6 +165,19 @@ class Session:
             self.due_since = None
         elif self.due_since is None:
             self.due_since = now
+
+    def check_step(self, step: Step, now: float) -> None:
+        """Raise the reason why the step of a turn cannot be made now."""
+        left = self.turn_expires_at - now if self.turn_token else None
+        step.check(self.turn_token, open_seconds=left, epoch=self.epoch, last_position=len(self.rows))
+
+    def take_step(self, step: Step, question: int, now: float) -> None:
+        if step.does is Does.ENDS:
+            self.turn_token, self.turn_question = "", 0
+        else:
+            self.turn_expires_at = now + step.seconds
+        if step.does is Does.BEGINS:
+            self.turn_token, self.turn_question, self.turn_stopped = step.token, question, False
 
     def mark_gone(self, after: int, now: float) -> None:
         """Note that the messages after the position ``after`` are removed."""
@@ -287,6 +309,8 @@ class InMemoryStore:
         replayed = _replay(session, batch, self._clock())
         if replayed is not None:
             return replayed
+        if batch.step is not None:
+            session.check_step(batch.step, self._clock())
         try:
             previous = session.rows[-1].previous if session.rows else None
             counters, rows = session.counters.append(batch.entries, previous)
@@ -299,15 +323,18 @@ class InMemoryStore:
         for entry, row, message_id in zip(batch.entries, rows, batch.ids, strict=True):
             created_at = entry.created_at or now
             stored = (row.position, entry.message, entry.tokens, row.answers, row.tokens_through, created_at)
-            session.rows.append(Message(*stored, message_id))
+            session.rows.append(Message(*stored, message_id, entry.reply_to, entry.cut_off, entry.usage))
         if batch.key_hash is not None:
-            session.keys[batch.key_hash] = UsedKey(rows[0].position, len(rows), batch.payload_hash)
+            session.keys[batch.key_hash] = UsedKey(*batch.key_place(len(session.rows)), batch.payload_hash)
+        if batch.step is not None:
+            session.take_step(batch.step, len(session.rows), self._clock())
         session.revision += 1
         session.updated_at = self._clock()
         turned_due = session.due_since is None and session.is_over(threshold)
         if turned_due:
             session.due_since = self._clock()
-        return _appended(session, rows[0].position, rows[-1].position, turned_due=turned_due)
+        appended = _appended(session, rows[0].position, rows[-1].position, turned_due=turned_due)
+        return appended._replace(epoch=session.epoch if batch.step else -1)
 
     def replace(
         self, name: SessionName, after: int, batch: Batch, threshold: Threshold, *, counter: str, revision: int | None
@@ -391,16 +418,7 @@ class InMemoryStore:
 
     def load(self, name: SessionName, view: View, pinned_tokens: float) -> values.Snapshot | None:
         session = self.session(name)
-        if session is None:
-            return None
-        counters = session.counters
-        positions = set(values.shown_pinned(counters.pinned, pinned_tokens))
-        bound = values.view_bound(counters, view)
-        pinned = [row.ref for row in session.rows if row.position in positions]
-        unpinned = (row for row in session.rows if not row.message.pinned)
-        tail = [row.ref for row in unpinned if bound.admits(row.position, row.tokens_through)]
-        summary, due = session.summary if view.summary else None, session.due_since is not None
-        return values.Snapshot(session.id, counters, due, session.revision, session.epoch, summary, pinned, tail)
+        return None if session is None else _snapshot(session, view, pinned_tokens)
 
     def clear(self, name: SessionName) -> None:
         session = self.session(name)
@@ -616,6 +634,96 @@ class InMemoryStore:
             session.updated_at = self._clock()
             names.append(name)
         return names
+
+    def waits(self) -> bool:
+        return True
+
+    def give_back_connection(self) -> None:
+        pass
+
+    def begin_turn(self, name: SessionName, step: Step) -> None:
+        session = self.session(name)
+        if session is None:
+            raise turns.changed()
+        session.check_step(step, self._clock())
+        session.take_step(step, step.question, self._clock())
+
+    def renew_turn(self, name: SessionName, step: Step) -> bool:
+        session = self.session(name) or Session(0, name)
+        step._replace(does=Does.GOES_ON, epoch=-1).check(
+            session.turn_token, open_seconds=None, epoch=0, last_position=0
+        )
+        session.take_step(step._replace(does=Does.GOES_ON), 0, self._clock())
+        return session.turn_stopped
+
+    def end_turn(self, name: SessionName, step: Step) -> None:
+        session = self.session(name)
+        if session is not None and session.turn_token == step.token:
+            session.take_step(step._replace(does=Does.ENDS), 0, self._clock())
+
+    def stop_turn(self, name: SessionName, question: int) -> bool:
+        session = self.session(name)
+        if session is None or not session.turn_token or session.turn_expires_at <= self._clock():
+            return False
+        session.turn_stopped = session.turn_question == question
+        return session.turn_stopped
+
+    def step_turn(self, name: SessionName, batch: Batch, threshold: Threshold, *, counter: str) -> values.Appended:
+        session, step = self.session(name), batch.step
+        if session is None:
+            raise turns.changed()
+        if step is None or step.after is None:
+            return self.append(name, batch, threshold, counter=counter)
+        session.check_step(step, self._clock())
+        self.truncate(name, step.after, threshold, revision=None)
+        batch.step = step._replace(epoch=-1)
+        try:
+            return self.append(name, batch, threshold, counter=counter)
+        finally:
+            batch.step = step
+
+    def moved(self, name: SessionName, step: Step, last_id: uuid.UUID, question_id: uuid.UUID) -> State | None:
+        session = self.session(name)
+        if session is None or len(session.rows) != step.last_position:
+            return None
+        question, last = session.rows[step.question - 1], session.rows[-1]
+        is_same = (question.id, last.id) == (question_id, last_id) and not (question.redacted or last.redacted)
+        return State(session.epoch, len(session.rows)) if is_same else None
+
+    def question(self, name: SessionName, message_id: uuid.UUID | None) -> values.StoredMessage | None:
+        session = self.session(name)
+        asked = [row for row in (session.rows if session else []) if row.message.role == "user"]
+        return next((row.stored for row in reversed(asked) if message_id in (None, row.id)), None)
+
+    def after_question(self, name: SessionName, question: int) -> tuple[State, list[values.StoredMessage]]:
+        session = self.session(name)
+        if session is None:
+            raise turns.changed()
+        following = values.turn_of(question, [row.stored for row in session.rows[question:]])
+        return State(session.epoch, len(session.rows)), following
+
+    def keyed_question(self, name: SessionName, batch: Batch) -> int | None:
+        session = self.session(name)
+        used = session.keys.get(batch.key_hash or "") if session else None
+        if used is None or (used.gone_at is not None and used.gone_at <= self._clock() - used_keys.FORGOTTEN_AFTER):
+            return None
+        is_same = used.content in ("", batch.payload_hash)
+        used_keys.check_content(batch, used.first_position, used.size, is_same=is_same)
+        if used.gone_at is not None:
+            raise turns.changed()
+        return used.first_position
+
+    def load_at(self, name: SessionName, view: View, pinned_tokens: float, position: int) -> values.Snapshot | None:
+        session = self.session(name)
+        if session is None:
+            return None
+        ended = dataclasses.replace(session, rows=session.rows[:position])
+        finished = [(number, version) for number, version in session.versions.items() if not version.building]
+        before = [number for number, version in finished if version.valid and version.value.last_position < position]
+        ended.current_version = max(before, default=0)
+        current = session.versions.get(ended.current_version)
+        ended.counters = _rewound(session, position).covering(current.covered if current else Covered())
+        return _snapshot(ended, view, pinned_tokens)
 
     def on_commit(self, function: Callable[[], None]) -> None:
         function()
@@ -921,6 +1029,17 @@ def _replay(session: Session, batch: Batch, now: float) -> values.Appended | Non
     is_same = used.content in ("", batch.payload_hash)
     used_keys.check_retry(batch, used.first_position, used.size, is_same=is_same, is_gone=used.gone_at is not None)
     return _appended(session, used.first_position, used.last_position, replayed=True)
+
+
+def _snapshot(session: Session, view: View, pinned_tokens: float) -> values.Snapshot:
+    counters = session.counters
+    positions = set(values.shown_pinned(counters.pinned, pinned_tokens))
+    bound = values.view_bound(counters, view)
+    pinned = [row.ref for row in session.rows if row.position in positions]
+    unpinned = (row for row in session.rows if not row.message.pinned)
+    tail = [row.ref for row in unpinned if bound.admits(row.position, row.tokens_through)]
+    summary, due = session.summary if view.summary else None, session.due_since is not None
+    return values.Snapshot(session.id, counters, due, session.revision, session.epoch, summary, pinned, tail)
 
 
 def _appended(

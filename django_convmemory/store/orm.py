@@ -12,6 +12,7 @@ from django_convmemory.store.publishing import Publishing
 from django_convmemory.store.reading import Reading
 from django_convmemory.store.searching import Searching
 from django_convmemory.store.sweeping import Sweeping
+from django_convmemory.store.turns import Turns
 
 
 class ORMStore(
@@ -25,6 +26,7 @@ class ORMStore(
     Publishing,
     Sweeping,
     Pauses,
+    Turns,
 ):
     """Keeps sessions in the tables of this app. It knows nothing of models, prompts and budgets.
 

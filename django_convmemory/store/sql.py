@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from django_convmemory import clock
 from django_convmemory.rules.counters import MAX_PINNED, Batch, Row
 from django_convmemory.rules.strategies import Threshold, View
+from django_convmemory.rules.turns import Does
 from django_convmemory.rules.values import SessionName
 from django_convmemory.store import columns
 from django_convmemory.store.columns import APPENDED, LEADING, Kind
@@ -43,6 +44,7 @@ class Advanced(NamedTuple):
     answered_position: int
     due: bool
     turned_due: bool
+    epoch: int = -1
 
 
 # Appending: the counters.
@@ -63,6 +65,8 @@ class _Shape(NamedTuple):
     pinned: int
     results: int  # The number of calls from before the batch that get a result.
     repeats: bool  # The last of these results repeats an earlier one.
+    turn: Does | None  # What the append does with the session's turn.
+    at_state: bool  # The epoch and the last position are given too.
 
 
 def _shape(vendor: str, name: SessionName, batch: Batch, threshold: Threshold) -> _Shape:
@@ -80,6 +84,8 @@ def _shape(vendor: str, name: SessionName, batch: Batch, threshold: Threshold) -
         len(after.pinned),
         len(set(results)),
         bool(results) and results[-1] in results[:-1],
+        batch.step and batch.step.does,
+        batch.step is not None and batch.step.epoch >= 0,
     )
 
 
@@ -98,10 +104,10 @@ def advance(
 
     It changes no row if there is no such session, or if the session cannot take the batch.
     """
-    return _advance(_shape(vendor, name, batch, threshold)), _advancing(name, batch, threshold, counter)
+    return _advance(_shape(vendor, name, batch, threshold)), _advancing(vendor, name, batch, threshold, counter)
 
 
-def _advancing(name: SessionName, batch: Batch, threshold: Threshold, counter: str) -> dict[str, Any]:
+def _advancing(vendor: str, name: SessionName, batch: Batch, threshold: Threshold, counter: str) -> dict[str, Any]:
     """Return the parameters of the UPDATE."""
     after = batch.after
     params: dict[str, Any] = {
@@ -123,6 +129,10 @@ def _advancing(name: SessionName, batch: Batch, threshold: Threshold, counter: s
             "newest": after.newest_position,
             "call_position": after.call_position,
         }
+    if batch.step is not None:
+        step = batch.step
+        params |= {"turn": step.token, "turn_seconds": clock.later(vendor, step.seconds)}
+        params |= {"epoch": step.epoch, "at_position": step.last_position, "question": step.question}
     if batch.leading_results:
         for number, mark in enumerate(dict.fromkeys(batch.leading_results)):
             params |= {f"result{number}": mark, f"like{number}": f"%{mark}%"}
@@ -155,6 +165,7 @@ def _advance(shape: _Shape) -> str:
         **_pins(shape),
         "answered_position": "call_position",
         **_calls(shape),
+        **_turn(shape),
         # If another counter counted earlier messages, no name is right. A recount finds the session by that.
         "counter": "CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END",
         "revision": "revision + 1",
@@ -171,6 +182,7 @@ def _advance(shape: _Shape) -> str:
         f"UPDATE {SESSION} SET {', '.join(f'{column} = {value}' for column, value in assignments.items())} "
         f"WHERE {' AND '.join(_conditions(shape))} "
         f"RETURNING id, last_position, unpinned_tokens, answered_position, {due} AS due, {turned_due} AS turned_due"
+        + (", epoch" if shape.turn else "")
     )
 
 
@@ -243,9 +255,29 @@ def _calls(shape: _Shape) -> dict[str, str]:
     return {"open_calls": _without(shape.results)} if shape.results else {}
 
 
+def _turn(shape: _Shape) -> dict[str, str]:
+    later = clock.sql_later(shape.vendor, "turn_seconds")
+    match shape.turn:
+        case Does.BEGINS:
+            question = _plus(shape, "last_position", "added", 1)
+            begun = {"turn_token": "%(turn)s", "turn_question": question, "turn_stopped": "(1 = 0)"}
+            return begun | {"turn_expires_at": later}
+        case Does.GOES_ON:
+            return {"turn_expires_at": later}
+        case Does.ENDS:
+            return {"turn_token": "''", "turn_expires_at": "NULL", "turn_question": "0"}
+    return {}
+
+
 def _conditions(shape: _Shape) -> list[str]:
     """Return the conditions under which the session can take the batch."""
     conditions = ["name_hash = %(name_hash)s"]
+    if shape.turn is Does.BEGINS:
+        conditions.append(f"(turn_token = '' OR turn_expires_at <= {clock.sql(shape.vendor)})")
+    elif shape.turn:
+        conditions.append("turn_token = %(turn)s")
+    if shape.at_state:
+        conditions.append("epoch = %(epoch)s AND last_position = %(at_position)s")
     if shape.results:
         # The exchange is open until before the last result, and each result answers a call of the exchange.
         before = shape.results if shape.repeats else shape.results - 1
@@ -268,7 +300,7 @@ def append_in_one(
 
     With ``content``, the HMAC of the batch, it stores the batch's key too.
     """
-    params = _advancing(name, batch, threshold, counter)
+    params = _advancing("postgresql", name, batch, threshold, counter)
     rows = zip(batch.entries[:ROWS_PER_INSERT], _relative_rows(batch), batch.ids, strict=False)
     values = [columns.row_values(*row) for row in rows]
     filled: tuple[str, ...] | None = None
@@ -283,13 +315,14 @@ def append_in_one(
     if content is not None:
         params |= {"key_hash": batch.key_hash, "key_content": content}
     shape = _shape("postgresql", name, batch, threshold)
-    return _append_in_one(shape, filled, is_keyed=content is not None), params
+    with_question = batch.is_keyed_by_question
+    return _append_in_one(shape, filled, is_keyed=content is not None, with_question=with_question), params
 
 
 @functools.lru_cache(maxsize=1024)
-def _append_in_one(shape: _Shape, filled: tuple[str, ...] | None, *, is_keyed: bool) -> str:
+def _append_in_one(shape: _Shape, filled: tuple[str, ...] | None, *, is_keyed: bool, with_question: bool) -> str:
     """Return the statement for one message with the parameters ``filled``, or for several."""
-    used = _used(shape) if is_keyed else ""
+    used = _used(shape, with_question=with_question) if is_keyed else ""
     added = _ADDED if filled is None else _added_one(filled)
     return (
         f"WITH advanced AS ({_advance(shape)}), {used}added AS (INSERT INTO {MESSAGE} {added}) SELECT * FROM advanced"
@@ -299,22 +332,29 @@ def _append_in_one(shape: _Shape, filled: tuple[str, ...] | None, *, is_keyed: b
 _KEY = "key_hash, first_position, size, content"
 
 
-def _used(shape: _Shape) -> str:
-    """Return the INSERT of the key of a batch, as a part of a statement."""
-    first, size = ("last_position - %(added)s + 1", "%(added)s") if shape.several else ("last_position", "1")
+def _used(shape: _Shape, *, with_question: bool) -> str:
+    """Return the INSERT of the key of a batch, as a part of a statement. See :meth:`.Batch.key_place`."""
+    first, size = (
+        ("%(question)s", "1")
+        if with_question
+        else ("last_position - %(added)s + 1", "%(added)s")
+        if shape.several
+        else ("last_position", "1")
+    )
     return (
         f"used AS (INSERT INTO {USED_KEY} (session_id, {_KEY}) SELECT id, %(key_hash)s, {first}, {size}, "
         "%(key_content)s FROM advanced), "
     )
 
 
-def use_key(batch: Batch, content: str, session_id: int, first_position: int) -> tuple[str, dict[str, Any]]:
-    """Return the INSERT of the key of ``batch``, whose HMAC is ``content``."""
+def use_key(batch: Batch, content: str, session_id: int, last_position: int) -> tuple[str, dict[str, Any]]:
+    """Return the INSERT of the key of ``batch``, which ends at ``last_position``, and whose HMAC is ``content``."""
+    first_position, size = batch.key_place(last_position)
     return f"INSERT INTO {USED_KEY} (session_id, {_KEY}) VALUES ({_KEY_VALUES})", {
         "session_id": session_id,
         "key_hash": batch.key_hash,
         "first_position": first_position,
-        "size": len(batch.entries),
+        "size": size,
         "content": content,
     }
 

@@ -25,7 +25,7 @@ def content_of(batch: Batch, secret: str | bytes | None = None) -> str:
     return salted_hmac(_SALT, batch.payload_hash, secret, algorithm="sha256").hexdigest()
 
 
-def _is_same(content: str, batch: Batch) -> bool:
+def is_same(content: str, batch: Batch) -> bool:
     """Whether ``content`` is the HMAC of ``batch``, or was deleted."""
     secrets = (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
     return not content or any(constant_time_compare(content, content_of(batch, secret)) for secret in secrets)
@@ -49,7 +49,7 @@ def replay(using: str, name: SessionName, batch: Batch) -> Appended | None:
             return None
         # If messages are missing at the epoch at which they should be there, the session is damaged.
         is_gone = gone_at is not None or epoch == seen_epoch
-        used_keys.check_retry(batch, first, size, is_same=_is_same(content, batch), is_gone=is_gone)
+        used_keys.check_retry(batch, first, size, is_same=is_same(content, batch), is_gone=is_gone)
         last = first + size - 1
         rows = models.Message.objects.using(using).filter(session_id=session_id, position__range=(first, last))
         # At another epoch, the messages may have been removed since the key was read.

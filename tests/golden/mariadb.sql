@@ -17,10 +17,10 @@ VALUES (%(session_id)s, %(role)s, %(kind)s, %(content)s, %(tokens)s, %(tokens_th
 -- append, rows: a repeated tool result
 -- append, rows: two pinned messages
 INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, `usage`,
-    tokens, tokens_through, position, answers, public_id, created_at)
-VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, UTC_TIMESTAMP(6))), (%s, %s, %s,
-    %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, UTC_TIMESTAMP(6))), (%s, %s, %s, %s, %s, %s, %s,
-    %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, UTC_TIMESTAMP(6)));
+    tokens, tokens_through, position, answers, reply_to, cut_off, public_id, created_at)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, UTC_TIMESTAMP(6))), (%s,
+    %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, UTC_TIMESTAMP(6))), (%s, %s, %s,
+    %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, UTC_TIMESTAMP(6)));
 
 -- append, rows: every column, and an idempotency key
 INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, `usage`, tokens,
@@ -33,9 +33,9 @@ VALUES (%(session_id)s, %(role)s, %(kind)s, %(content)s, %(wire)s, %(metadata)s,
 -- append, rows: two tool results
 -- append, rows: a tool result, and a message of the user
 INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, `usage`,
-    tokens, tokens_through, position, answers, public_id, created_at)
-VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, UTC_TIMESTAMP(6))), (%s, %s, %s,
-    %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, UTC_TIMESTAMP(6)));
+    tokens, tokens_through, position, answers, reply_to, cut_off, public_id, created_at)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, UTC_TIMESTAMP(6))), (%s,
+    %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, UTC_TIMESTAMP(6)));
 
 -- append, rows: tool calls
 INSERT INTO convmemory_message (session_id, role, kind, wire, tokens, tokens_through, position, public_id,
@@ -202,9 +202,9 @@ WHERE s.id = %s;
 
 -- fork, messages
 INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, `usage`,
-    tokens, tokens_through, position, answers, public_id, created_at, redacted_at)
+    tokens, tokens_through, position, answers, reply_to, cut_off, public_id, created_at, redacted_at)
 SELECT %s, role, kind, content, wire, metadata, format, item, `usage`, tokens, tokens_through, position,
-    answers, public_id, created_at, redacted_at
+    answers, reply_to, cut_off, public_id, created_at, redacted_at
 FROM convmemory_message
 WHERE session_id = %s
 AND position <= %s;

@@ -13,11 +13,11 @@ INSERT INTO `convmemory_session` (`public_id`, `alias`, `owner_id`, `visitor`, `
     `pinned_tokens`, `call_position`, `answered_position`, `exchange_calls`, `open_calls`, `last_version`,
     `current_version`, `covered_position`, `covered_count`, `covered_tokens`, `indexed_position`, `due_since`,
     `due_revision`, `queued_at`, `attempts`, `next_attempt_at`, `lease_token`, `lease_expires_at`,
-    `last_error`, `rebuild_after`, `epoch`, `revision`, `details`, `forked_from_id`, `fork_position`,
-    `counter`, `created_at`, `updated_at`)
+    `last_error`, `rebuild_after`, `turn_token`, `turn_expires_at`, `turn_question`, `turn_stopped`, `epoch`,
+    `revision`, `details`, `forked_from_id`, `fork_position`, `counter`, `created_at`, `updated_at`)
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
-    %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, UTC_TIMESTAMP(6),
-    UTC_TIMESTAMP(6))
+    %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
+    UTC_TIMESTAMP(6), UTC_TIMESTAMP(6))
 RETURNING `convmemory_session`.`id`, `convmemory_session`.`indexed_position`;
 
 -- create (2 of 2)
@@ -39,7 +39,9 @@ SELECT `convmemory_session`.`id`, `convmemory_session`.`public_id`, `convmemory_
     `convmemory_session`.`due_since`, `convmemory_session`.`due_revision`, `convmemory_session`.`queued_at`,
     `convmemory_session`.`attempts`, `convmemory_session`.`next_attempt_at`,
     `convmemory_session`.`lease_token`, `convmemory_session`.`lease_expires_at`,
-    `convmemory_session`.`last_error`, `convmemory_session`.`rebuild_after`, `convmemory_session`.`epoch`,
+    `convmemory_session`.`last_error`, `convmemory_session`.`rebuild_after`,
+    `convmemory_session`.`turn_token`, `convmemory_session`.`turn_expires_at`,
+    `convmemory_session`.`turn_question`, `convmemory_session`.`turn_stopped`, `convmemory_session`.`epoch`,
     `convmemory_session`.`revision`, `convmemory_session`.`details`, `convmemory_session`.`forked_from_id`,
     `convmemory_session`.`fork_position`, `convmemory_session`.`counter`, `convmemory_session`.`created_at`,
     `convmemory_session`.`updated_at`, UTC_TIMESTAMP(6) AS `now`, (
@@ -88,7 +90,9 @@ SELECT `convmemory_session`.`id`, `convmemory_session`.`public_id`, `convmemory_
     `convmemory_session`.`due_since`, `convmemory_session`.`due_revision`, `convmemory_session`.`queued_at`,
     `convmemory_session`.`attempts`, `convmemory_session`.`next_attempt_at`,
     `convmemory_session`.`lease_token`, `convmemory_session`.`lease_expires_at`,
-    `convmemory_session`.`last_error`, `convmemory_session`.`rebuild_after`, `convmemory_session`.`epoch`,
+    `convmemory_session`.`last_error`, `convmemory_session`.`rebuild_after`,
+    `convmemory_session`.`turn_token`, `convmemory_session`.`turn_expires_at`,
+    `convmemory_session`.`turn_question`, `convmemory_session`.`turn_stopped`, `convmemory_session`.`epoch`,
     `convmemory_session`.`revision`, `convmemory_session`.`details`, `convmemory_session`.`forked_from_id`,
     `convmemory_session`.`fork_position`, `convmemory_session`.`counter`, `convmemory_session`.`created_at`,
     `convmemory_session`.`updated_at`
@@ -140,9 +144,11 @@ WHERE `convmemory_session`.`id` IN (%s);
 -- history, the last messages
 SELECT `convmemory_message`.`position` AS `position`, `convmemory_message`.`created_at` AS `created_at`,
     `convmemory_message`.`tokens` AS `tokens`, `convmemory_message`.`redacted_at` AS `redacted_at`,
-    `convmemory_message`.`public_id` AS `public_id`, `convmemory_message`.`role` AS `role`,
-    `convmemory_message`.`kind` AS `kind`, `convmemory_message`.`content` AS `content`,
-    `convmemory_message`.`wire` AS `wire`, `convmemory_message`.`metadata` AS `metadata`
+    `convmemory_message`.`public_id` AS `public_id`, `convmemory_message`.`reply_to` AS `reply_to`,
+    `convmemory_message`.`cut_off` AS `cut_off`, `convmemory_message`.`usage` AS `usage`,
+    `convmemory_message`.`role` AS `role`, `convmemory_message`.`kind` AS `kind`,
+    `convmemory_message`.`content` AS `content`, `convmemory_message`.`wire` AS `wire`,
+    `convmemory_message`.`metadata` AS `metadata`
 FROM `convmemory_message`
 WHERE (`convmemory_message`.`session_id` = (
         SELECT U0.`id` AS `pk`
@@ -157,9 +163,11 @@ ORDER BY `convmemory_message`.`session_id` DESC, 1 DESC LIMIT 50;
 -- history, before a position
 SELECT `convmemory_message`.`position` AS `position`, `convmemory_message`.`created_at` AS `created_at`,
     `convmemory_message`.`tokens` AS `tokens`, `convmemory_message`.`redacted_at` AS `redacted_at`,
-    `convmemory_message`.`public_id` AS `public_id`, `convmemory_message`.`role` AS `role`,
-    `convmemory_message`.`kind` AS `kind`, `convmemory_message`.`content` AS `content`,
-    `convmemory_message`.`wire` AS `wire`, `convmemory_message`.`metadata` AS `metadata`
+    `convmemory_message`.`public_id` AS `public_id`, `convmemory_message`.`reply_to` AS `reply_to`,
+    `convmemory_message`.`cut_off` AS `cut_off`, `convmemory_message`.`usage` AS `usage`,
+    `convmemory_message`.`role` AS `role`, `convmemory_message`.`kind` AS `kind`,
+    `convmemory_message`.`content` AS `content`, `convmemory_message`.`wire` AS `wire`,
+    `convmemory_message`.`metadata` AS `metadata`
 FROM `convmemory_message`
 WHERE (`convmemory_message`.`session_id` = (
         SELECT U0.`id` AS `pk`
@@ -175,9 +183,11 @@ ORDER BY `convmemory_message`.`session_id` DESC, 1 DESC LIMIT 50;
 -- history, after a position
 SELECT `convmemory_message`.`position` AS `position`, `convmemory_message`.`created_at` AS `created_at`,
     `convmemory_message`.`tokens` AS `tokens`, `convmemory_message`.`redacted_at` AS `redacted_at`,
-    `convmemory_message`.`public_id` AS `public_id`, `convmemory_message`.`role` AS `role`,
-    `convmemory_message`.`kind` AS `kind`, `convmemory_message`.`content` AS `content`,
-    `convmemory_message`.`wire` AS `wire`, `convmemory_message`.`metadata` AS `metadata`
+    `convmemory_message`.`public_id` AS `public_id`, `convmemory_message`.`reply_to` AS `reply_to`,
+    `convmemory_message`.`cut_off` AS `cut_off`, `convmemory_message`.`usage` AS `usage`,
+    `convmemory_message`.`role` AS `role`, `convmemory_message`.`kind` AS `kind`,
+    `convmemory_message`.`content` AS `content`, `convmemory_message`.`wire` AS `wire`,
+    `convmemory_message`.`metadata` AS `metadata`
 FROM `convmemory_message`
 WHERE (`convmemory_message`.`session_id` = (
         SELECT U0.`id` AS `pk`
@@ -248,7 +258,9 @@ SELECT `convmemory_session`.`id`, `convmemory_session`.`public_id`, `convmemory_
     `convmemory_session`.`due_since`, `convmemory_session`.`due_revision`, `convmemory_session`.`queued_at`,
     `convmemory_session`.`attempts`, `convmemory_session`.`next_attempt_at`,
     `convmemory_session`.`lease_token`, `convmemory_session`.`lease_expires_at`,
-    `convmemory_session`.`last_error`, `convmemory_session`.`rebuild_after`, `convmemory_session`.`epoch`,
+    `convmemory_session`.`last_error`, `convmemory_session`.`rebuild_after`,
+    `convmemory_session`.`turn_token`, `convmemory_session`.`turn_expires_at`,
+    `convmemory_session`.`turn_question`, `convmemory_session`.`turn_stopped`, `convmemory_session`.`epoch`,
     `convmemory_session`.`revision`, `convmemory_session`.`details`, `convmemory_session`.`forked_from_id`,
     `convmemory_session`.`fork_position`, `convmemory_session`.`counter`, `convmemory_session`.`created_at`,
     `convmemory_session`.`updated_at`
@@ -393,10 +405,11 @@ UNION ALL (
 SELECT `convmemory_message`.`session_id` AS `session_id`, `convmemory_session`.`epoch` AS `session__epoch`,
     `convmemory_message`.`position` AS `position`, `convmemory_message`.`created_at` AS `created_at`,
     `convmemory_message`.`tokens` AS `tokens`, `convmemory_message`.`redacted_at` AS `redacted_at`,
-    `convmemory_message`.`public_id` AS `public_id`, `convmemory_message`.`role` AS `role`,
-    `convmemory_message`.`kind` AS `kind`, `convmemory_message`.`content` AS `content`,
-    `convmemory_message`.`wire` AS `expressionwrapper1`, `convmemory_message`.`metadata` AS
-    `expressionwrapper2`
+    `convmemory_message`.`public_id` AS `public_id`, `convmemory_message`.`reply_to` AS `reply_to`,
+    `convmemory_message`.`cut_off` AS `cut_off`, `convmemory_message`.`usage` AS `expressionwrapper1`,
+    `convmemory_message`.`role` AS `role`, `convmemory_message`.`kind` AS `kind`,
+    `convmemory_message`.`content` AS `content`, `convmemory_message`.`wire` AS `expressionwrapper2`,
+    `convmemory_message`.`metadata` AS `expressionwrapper3`
 FROM `convmemory_message` INNER JOIN `convmemory_session` ON (`convmemory_message`.`session_id` =
     `convmemory_session`.`id`)
 WHERE (`convmemory_message`.`position` IN (%s, %s)
@@ -824,9 +837,9 @@ ORDER BY 1 ASC FOR UPDATE;
 
 -- fork (10 of 17)
 INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, `usage`,
-    tokens, tokens_through, position, answers, public_id, created_at, redacted_at)
+    tokens, tokens_through, position, answers, reply_to, cut_off, public_id, created_at, redacted_at)
 SELECT %s, role, kind, content, wire, metadata, format, item, `usage`, tokens, tokens_through, position,
-    answers, public_id, created_at, redacted_at
+    answers, reply_to, cut_off, public_id, created_at, redacted_at
 FROM convmemory_message
 WHERE session_id = %s
 AND position <= %s;
@@ -910,7 +923,9 @@ SELECT `convmemory_session`.`id`, `convmemory_session`.`public_id`, `convmemory_
     `convmemory_session`.`due_since`, `convmemory_session`.`due_revision`, `convmemory_session`.`queued_at`,
     `convmemory_session`.`attempts`, `convmemory_session`.`next_attempt_at`,
     `convmemory_session`.`lease_token`, `convmemory_session`.`lease_expires_at`,
-    `convmemory_session`.`last_error`, `convmemory_session`.`rebuild_after`, `convmemory_session`.`epoch`,
+    `convmemory_session`.`last_error`, `convmemory_session`.`rebuild_after`,
+    `convmemory_session`.`turn_token`, `convmemory_session`.`turn_expires_at`,
+    `convmemory_session`.`turn_question`, `convmemory_session`.`turn_stopped`, `convmemory_session`.`epoch`,
     `convmemory_session`.`revision`, `convmemory_session`.`details`, `convmemory_session`.`forked_from_id`,
     `convmemory_session`.`fork_position`, `convmemory_session`.`counter`, `convmemory_session`.`created_at`,
     `convmemory_session`.`updated_at`
@@ -982,8 +997,8 @@ SELECT `convmemory_message`.`session_id`, `convmemory_message`.`position`, `conv
     `convmemory_message`.`role`, `convmemory_message`.`kind`, `convmemory_message`.`content`,
     `convmemory_message`.`wire`, `convmemory_message`.`metadata`, `convmemory_message`.`format`,
     `convmemory_message`.`item`, `convmemory_message`.`usage`, `convmemory_message`.`tokens`,
-    `convmemory_message`.`tokens_through`, `convmemory_message`.`answers`, `convmemory_message`.`created_at`,
-    `convmemory_message`.`redacted_at`
+    `convmemory_message`.`tokens_through`, `convmemory_message`.`answers`, `convmemory_message`.`reply_to`,
+    `convmemory_message`.`cut_off`, `convmemory_message`.`created_at`, `convmemory_message`.`redacted_at`
 FROM `convmemory_message`
 WHERE (`convmemory_message`.`session_id` = %s
     AND `convmemory_message`.`position` = %s) LIMIT 21 FOR UPDATE;
@@ -1030,7 +1045,9 @@ SELECT `convmemory_session`.`id`, `convmemory_session`.`public_id`, `convmemory_
     `convmemory_session`.`due_since`, `convmemory_session`.`due_revision`, `convmemory_session`.`queued_at`,
     `convmemory_session`.`attempts`, `convmemory_session`.`next_attempt_at`,
     `convmemory_session`.`lease_token`, `convmemory_session`.`lease_expires_at`,
-    `convmemory_session`.`last_error`, `convmemory_session`.`rebuild_after`, `convmemory_session`.`epoch`,
+    `convmemory_session`.`last_error`, `convmemory_session`.`rebuild_after`,
+    `convmemory_session`.`turn_token`, `convmemory_session`.`turn_expires_at`,
+    `convmemory_session`.`turn_question`, `convmemory_session`.`turn_stopped`, `convmemory_session`.`epoch`,
     `convmemory_session`.`revision`, `convmemory_session`.`details`, `convmemory_session`.`forked_from_id`,
     `convmemory_session`.`fork_position`, `convmemory_session`.`counter`, `convmemory_session`.`created_at`,
     `convmemory_session`.`updated_at`
@@ -1197,7 +1214,9 @@ SELECT `convmemory_session`.`id`, `convmemory_session`.`public_id`, `convmemory_
     `convmemory_session`.`due_since`, `convmemory_session`.`due_revision`, `convmemory_session`.`queued_at`,
     `convmemory_session`.`attempts`, `convmemory_session`.`next_attempt_at`,
     `convmemory_session`.`lease_token`, `convmemory_session`.`lease_expires_at`,
-    `convmemory_session`.`last_error`, `convmemory_session`.`rebuild_after`, `convmemory_session`.`epoch`,
+    `convmemory_session`.`last_error`, `convmemory_session`.`rebuild_after`,
+    `convmemory_session`.`turn_token`, `convmemory_session`.`turn_expires_at`,
+    `convmemory_session`.`turn_question`, `convmemory_session`.`turn_stopped`, `convmemory_session`.`epoch`,
     `convmemory_session`.`revision`, `convmemory_session`.`details`, `convmemory_session`.`forked_from_id`,
     `convmemory_session`.`fork_position`, `convmemory_session`.`counter`, `convmemory_session`.`created_at`,
     `convmemory_session`.`updated_at`

@@ -89,17 +89,18 @@ WITH advanced AS (
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
     due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, usage,
-        tokens, tokens_through, position, answers, public_id, created_at)
+        tokens, tokens_through, position, answers, reply_to, cut_off, public_id, created_at)
     SELECT advanced.id, batch.role, batch.kind, batch.content, batch.wire, batch.metadata, batch.format,
         batch.item, batch.usage, batch.tokens, advanced.unpinned_tokens - %(added_tokens)s +
         batch.tokens_through, advanced.last_position - %(added)s + batch.position, CASE WHEN batch.answers =
         -1 THEN advanced.answered_position ELSE advanced.last_position - %(added)s + batch.answers END,
-        batch.public_id, COALESCE(batch.created_at, STATEMENT_TIMESTAMP())
+        batch.reply_to, batch.cut_off, batch.public_id, COALESCE(batch.created_at, STATEMENT_TIMESTAMP())
     FROM advanced, UNNEST(%(role)s::text[], %(kind)s::text[], %(content)s::text[], %(wire)s::text[],
         %(metadata)s::text[], %(format)s::text[], %(item)s::text[], %(usage)s::text[], %(tokens)s::int[],
-        %(tokens_through)s::bigint[], %(position)s::bigint[], %(answers)s::bigint[], %(public_id)s::uuid[],
-        %(created_at)s::timestamptz[]) AS batch (role, kind, content, wire, metadata, format, item, usage,
-        tokens, tokens_through, position, answers, public_id, created_at))
+        %(tokens_through)s::bigint[], %(position)s::bigint[], %(answers)s::bigint[], %(reply_to)s::bigint[],
+        %(cut_off)s::text[], %(public_id)s::uuid[], %(created_at)s::timestamptz[]) AS batch (role, kind,
+        content, wire, metadata, format, item, usage, tokens, tokens_through, position, answers, reply_to,
+        cut_off, public_id, created_at))
 SELECT *
 FROM advanced;
 
@@ -368,17 +369,18 @@ WITH advanced AS (
     SELECT id, %(key_hash)s, last_position - %(added)s + 1, %(added)s, %(key_content)s
     FROM advanced), added AS (
     INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, usage,
-        tokens, tokens_through, position, answers, public_id, created_at)
+        tokens, tokens_through, position, answers, reply_to, cut_off, public_id, created_at)
     SELECT advanced.id, batch.role, batch.kind, batch.content, batch.wire, batch.metadata, batch.format,
         batch.item, batch.usage, batch.tokens, advanced.unpinned_tokens - %(added_tokens)s +
         batch.tokens_through, advanced.last_position - %(added)s + batch.position, CASE WHEN batch.answers =
         -1 THEN advanced.answered_position ELSE advanced.last_position - %(added)s + batch.answers END,
-        batch.public_id, COALESCE(batch.created_at, STATEMENT_TIMESTAMP())
+        batch.reply_to, batch.cut_off, batch.public_id, COALESCE(batch.created_at, STATEMENT_TIMESTAMP())
     FROM advanced, UNNEST(%(role)s::text[], %(kind)s::text[], %(content)s::text[], %(wire)s::text[],
         %(metadata)s::text[], %(format)s::text[], %(item)s::text[], %(usage)s::text[], %(tokens)s::int[],
-        %(tokens_through)s::bigint[], %(position)s::bigint[], %(answers)s::bigint[], %(public_id)s::uuid[],
-        %(created_at)s::timestamptz[]) AS batch (role, kind, content, wire, metadata, format, item, usage,
-        tokens, tokens_through, position, answers, public_id, created_at))
+        %(tokens_through)s::bigint[], %(position)s::bigint[], %(answers)s::bigint[], %(reply_to)s::bigint[],
+        %(cut_off)s::text[], %(public_id)s::uuid[], %(created_at)s::timestamptz[]) AS batch (role, kind,
+        content, wire, metadata, format, item, usage, tokens, tokens_through, position, answers, reply_to,
+        cut_off, public_id, created_at))
 SELECT *
 FROM advanced;
 
@@ -429,17 +431,18 @@ WITH advanced AS (
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
     due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, usage,
-        tokens, tokens_through, position, answers, public_id, created_at)
+        tokens, tokens_through, position, answers, reply_to, cut_off, public_id, created_at)
     SELECT advanced.id, batch.role, batch.kind, batch.content, batch.wire, batch.metadata, batch.format,
         batch.item, batch.usage, batch.tokens, advanced.unpinned_tokens - %(added_tokens)s +
         batch.tokens_through, advanced.last_position - %(added)s + batch.position, CASE WHEN batch.answers =
         -1 THEN advanced.answered_position ELSE advanced.last_position - %(added)s + batch.answers END,
-        batch.public_id, COALESCE(batch.created_at, STATEMENT_TIMESTAMP())
+        batch.reply_to, batch.cut_off, batch.public_id, COALESCE(batch.created_at, STATEMENT_TIMESTAMP())
     FROM advanced, UNNEST(%(role)s::text[], %(kind)s::text[], %(content)s::text[], %(wire)s::text[],
         %(metadata)s::text[], %(format)s::text[], %(item)s::text[], %(usage)s::text[], %(tokens)s::int[],
-        %(tokens_through)s::bigint[], %(position)s::bigint[], %(answers)s::bigint[], %(public_id)s::uuid[],
-        %(created_at)s::timestamptz[]) AS batch (role, kind, content, wire, metadata, format, item, usage,
-        tokens, tokens_through, position, answers, public_id, created_at))
+        %(tokens_through)s::bigint[], %(position)s::bigint[], %(answers)s::bigint[], %(reply_to)s::bigint[],
+        %(cut_off)s::text[], %(public_id)s::uuid[], %(created_at)s::timestamptz[]) AS batch (role, kind,
+        content, wire, metadata, format, item, usage, tokens, tokens_through, position, answers, reply_to,
+        cut_off, public_id, created_at))
 SELECT *
 FROM advanced;
 
@@ -491,17 +494,18 @@ WITH advanced AS (
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
     due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, usage,
-        tokens, tokens_through, position, answers, public_id, created_at)
+        tokens, tokens_through, position, answers, reply_to, cut_off, public_id, created_at)
     SELECT advanced.id, batch.role, batch.kind, batch.content, batch.wire, batch.metadata, batch.format,
         batch.item, batch.usage, batch.tokens, advanced.unpinned_tokens - %(added_tokens)s +
         batch.tokens_through, advanced.last_position - %(added)s + batch.position, CASE WHEN batch.answers =
         -1 THEN advanced.answered_position ELSE advanced.last_position - %(added)s + batch.answers END,
-        batch.public_id, COALESCE(batch.created_at, STATEMENT_TIMESTAMP())
+        batch.reply_to, batch.cut_off, batch.public_id, COALESCE(batch.created_at, STATEMENT_TIMESTAMP())
     FROM advanced, UNNEST(%(role)s::text[], %(kind)s::text[], %(content)s::text[], %(wire)s::text[],
         %(metadata)s::text[], %(format)s::text[], %(item)s::text[], %(usage)s::text[], %(tokens)s::int[],
-        %(tokens_through)s::bigint[], %(position)s::bigint[], %(answers)s::bigint[], %(public_id)s::uuid[],
-        %(created_at)s::timestamptz[]) AS batch (role, kind, content, wire, metadata, format, item, usage,
-        tokens, tokens_through, position, answers, public_id, created_at))
+        %(tokens_through)s::bigint[], %(position)s::bigint[], %(answers)s::bigint[], %(reply_to)s::bigint[],
+        %(cut_off)s::text[], %(public_id)s::uuid[], %(created_at)s::timestamptz[]) AS batch (role, kind,
+        content, wire, metadata, format, item, usage, tokens, tokens_through, position, answers, reply_to,
+        cut_off, public_id, created_at))
 SELECT *
 FROM advanced;
 
@@ -526,17 +530,18 @@ WITH advanced AS (
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
     due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, usage,
-        tokens, tokens_through, position, answers, public_id, created_at)
+        tokens, tokens_through, position, answers, reply_to, cut_off, public_id, created_at)
     SELECT advanced.id, batch.role, batch.kind, batch.content, batch.wire, batch.metadata, batch.format,
         batch.item, batch.usage, batch.tokens, advanced.unpinned_tokens - %(added_tokens)s +
         batch.tokens_through, advanced.last_position - %(added)s + batch.position, CASE WHEN batch.answers =
         -1 THEN advanced.answered_position ELSE advanced.last_position - %(added)s + batch.answers END,
-        batch.public_id, COALESCE(batch.created_at, STATEMENT_TIMESTAMP())
+        batch.reply_to, batch.cut_off, batch.public_id, COALESCE(batch.created_at, STATEMENT_TIMESTAMP())
     FROM advanced, UNNEST(%(role)s::text[], %(kind)s::text[], %(content)s::text[], %(wire)s::text[],
         %(metadata)s::text[], %(format)s::text[], %(item)s::text[], %(usage)s::text[], %(tokens)s::int[],
-        %(tokens_through)s::bigint[], %(position)s::bigint[], %(answers)s::bigint[], %(public_id)s::uuid[],
-        %(created_at)s::timestamptz[]) AS batch (role, kind, content, wire, metadata, format, item, usage,
-        tokens, tokens_through, position, answers, public_id, created_at))
+        %(tokens_through)s::bigint[], %(position)s::bigint[], %(answers)s::bigint[], %(reply_to)s::bigint[],
+        %(cut_off)s::text[], %(public_id)s::uuid[], %(created_at)s::timestamptz[]) AS batch (role, kind,
+        content, wire, metadata, format, item, usage, tokens, tokens_through, position, answers, reply_to,
+        cut_off, public_id, created_at))
 SELECT *
 FROM advanced;
 
@@ -562,17 +567,18 @@ WITH advanced AS (
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
     due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, usage,
-        tokens, tokens_through, position, answers, public_id, created_at)
+        tokens, tokens_through, position, answers, reply_to, cut_off, public_id, created_at)
     SELECT advanced.id, batch.role, batch.kind, batch.content, batch.wire, batch.metadata, batch.format,
         batch.item, batch.usage, batch.tokens, advanced.unpinned_tokens - %(added_tokens)s +
         batch.tokens_through, advanced.last_position - %(added)s + batch.position, CASE WHEN batch.answers =
         -1 THEN advanced.answered_position ELSE advanced.last_position - %(added)s + batch.answers END,
-        batch.public_id, COALESCE(batch.created_at, STATEMENT_TIMESTAMP())
+        batch.reply_to, batch.cut_off, batch.public_id, COALESCE(batch.created_at, STATEMENT_TIMESTAMP())
     FROM advanced, UNNEST(%(role)s::text[], %(kind)s::text[], %(content)s::text[], %(wire)s::text[],
         %(metadata)s::text[], %(format)s::text[], %(item)s::text[], %(usage)s::text[], %(tokens)s::int[],
-        %(tokens_through)s::bigint[], %(position)s::bigint[], %(answers)s::bigint[], %(public_id)s::uuid[],
-        %(created_at)s::timestamptz[]) AS batch (role, kind, content, wire, metadata, format, item, usage,
-        tokens, tokens_through, position, answers, public_id, created_at))
+        %(tokens_through)s::bigint[], %(position)s::bigint[], %(answers)s::bigint[], %(reply_to)s::bigint[],
+        %(cut_off)s::text[], %(public_id)s::uuid[], %(created_at)s::timestamptz[]) AS batch (role, kind,
+        content, wire, metadata, format, item, usage, tokens, tokens_through, position, answers, reply_to,
+        cut_off, public_id, created_at))
 SELECT *
 FROM advanced;
 
@@ -626,17 +632,18 @@ WITH advanced AS (
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
     due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, usage,
-        tokens, tokens_through, position, answers, public_id, created_at)
+        tokens, tokens_through, position, answers, reply_to, cut_off, public_id, created_at)
     SELECT advanced.id, batch.role, batch.kind, batch.content, batch.wire, batch.metadata, batch.format,
         batch.item, batch.usage, batch.tokens, advanced.unpinned_tokens - %(added_tokens)s +
         batch.tokens_through, advanced.last_position - %(added)s + batch.position, CASE WHEN batch.answers =
         -1 THEN advanced.answered_position ELSE advanced.last_position - %(added)s + batch.answers END,
-        batch.public_id, COALESCE(batch.created_at, STATEMENT_TIMESTAMP())
+        batch.reply_to, batch.cut_off, batch.public_id, COALESCE(batch.created_at, STATEMENT_TIMESTAMP())
     FROM advanced, UNNEST(%(role)s::text[], %(kind)s::text[], %(content)s::text[], %(wire)s::text[],
         %(metadata)s::text[], %(format)s::text[], %(item)s::text[], %(usage)s::text[], %(tokens)s::int[],
-        %(tokens_through)s::bigint[], %(position)s::bigint[], %(answers)s::bigint[], %(public_id)s::uuid[],
-        %(created_at)s::timestamptz[]) AS batch (role, kind, content, wire, metadata, format, item, usage,
-        tokens, tokens_through, position, answers, public_id, created_at))
+        %(tokens_through)s::bigint[], %(position)s::bigint[], %(answers)s::bigint[], %(reply_to)s::bigint[],
+        %(cut_off)s::text[], %(public_id)s::uuid[], %(created_at)s::timestamptz[]) AS batch (role, kind,
+        content, wire, metadata, format, item, usage, tokens, tokens_through, position, answers, reply_to,
+        cut_off, public_id, created_at))
 SELECT *
 FROM advanced;
 
@@ -659,10 +666,10 @@ VALUES (%(session_id)s, %(role)s, %(kind)s, %(content)s, %(tokens)s, %(tokens_th
 -- append, rows: a repeated tool result
 -- append, rows: two pinned messages
 INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, usage, tokens,
-    tokens_through, position, answers, public_id, created_at)
-VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, STATEMENT_TIMESTAMP())), (%s, %s,
-    %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, STATEMENT_TIMESTAMP())), (%s, %s, %s, %s, %s,
-    %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, STATEMENT_TIMESTAMP()));
+    tokens_through, position, answers, reply_to, cut_off, public_id, created_at)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, STATEMENT_TIMESTAMP())),
+    (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, STATEMENT_TIMESTAMP())),
+    (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, STATEMENT_TIMESTAMP()));
 
 -- append, rows: every column, and an idempotency key
 INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, usage, tokens,
@@ -675,9 +682,9 @@ VALUES (%(session_id)s, %(role)s, %(kind)s, %(content)s, %(wire)s, %(metadata)s,
 -- append, rows: two tool results
 -- append, rows: a tool result, and a message of the user
 INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, usage, tokens,
-    tokens_through, position, answers, public_id, created_at)
-VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, STATEMENT_TIMESTAMP())), (%s, %s,
-    %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, STATEMENT_TIMESTAMP()));
+    tokens_through, position, answers, reply_to, cut_off, public_id, created_at)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, STATEMENT_TIMESTAMP())),
+    (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, STATEMENT_TIMESTAMP()));
 
 -- append, rows: tool calls
 INSERT INTO convmemory_message (session_id, role, kind, wire, tokens, tokens_through, position, public_id,
@@ -997,9 +1004,9 @@ WHERE s.id = %s;
 
 -- fork, messages
 INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, usage, tokens,
-    tokens_through, position, answers, public_id, created_at, redacted_at)
+    tokens_through, position, answers, reply_to, cut_off, public_id, created_at, redacted_at)
 SELECT %s, role, kind, content, wire, metadata, format, item, usage, tokens, tokens_through, position,
-    answers, public_id, created_at, redacted_at
+    answers, reply_to, cut_off, public_id, created_at, redacted_at
 FROM convmemory_message
 WHERE session_id = %s
 AND position <= %s;

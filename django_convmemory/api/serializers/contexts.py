@@ -140,6 +140,8 @@ class NeighbourSerializer(serializers.Serializer[Any]):
     tokens = serializers.IntegerField()
     created_at = base.UTCTime()
     redacted = serializers.BooleanField()
+    reply_to = serializers.IntegerField(allow_null=True)
+    cut_off = serializers.CharField(allow_null=True)
 
 
 class HitSerializer(QuoteSerializer):

@@ -161,6 +161,14 @@ class MessageSerializer(serializers.Serializer[models.Message]):
     item = base.JSONObject(allow_null=True)
     tokens = serializers.IntegerField()
     usage = UsageSerializer(allow_null=True)
+    reply_to = serializers.IntegerField(
+        allow_null=True, help_text="The position of the question, of a message that a turn has stored."
+    )
+    cut_off = serializers.ChoiceField(
+        choices=["", "length", "stopped", "lost"],
+        allow_null=True,
+        help_text="Of a reply: empty if it is whole, otherwise how it was cut off. Null: not the reply of a turn.",
+    )
     created_at = base.Time()
     redacted = serializers.BooleanField()
 
@@ -178,6 +186,8 @@ class MessageSerializer(serializers.Serializer[models.Message]):
             "item": message.item,
             "tokens": row.tokens,
             "usage": reported and reported._asdict(),
+            "reply_to": row.reply_to,
+            "cut_off": row.cut_off,
             "created_at": self.fields["created_at"].to_representation(
                 clock.aware(row.created_at, row._state.db or "default")
             ),

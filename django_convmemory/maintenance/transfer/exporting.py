@@ -144,12 +144,15 @@ def _transcribe(session_id: int, using: str, transcript: _Transcript) -> bool:
     # Before the messages, so that no key is of a message that was appended since.
     for key in _used_keys(session_id, using):
         transcript.used_keys.add(_json(key))
-    for position, created_at, form, item, redacted_at, public_id, *stored in _rows(session_id, using):
+    for position, created_at, form, item, redacted_at, public_id, reply_to, cut_off, *stored in _rows(
+        session_id, using
+    ):
         message = columns.with_item(columns.message_of_values(stored), form, item)
         time = clock.aware(created_at, using).isoformat()
         transcript.created_at = transcript.created_at or time
         # Without the time if it is that of the first message.
         note = _note(message, None if time == transcript.created_at else time, redacted=redacted_at is not None)
+        note |= {name: value for name, value in (("reply_to", reply_to), ("cut_off", cut_off)) if value is not None}
         if note:
             transcript.notes.add(f'"{position}":{_json(note)}')
         transcript.messages.add(_json(message.to_openai()))
@@ -176,8 +179,8 @@ def _note(message: ChatMessage, created_at: str | None, *, redacted: bool) -> di
 
 def _rows(session_id: int, using: str) -> Iterator[tuple[Any, ...]]:
     rows = models.Message.objects.using(using).filter(session_id=session_id).order_by("session_id", "position")
-    names = ("position", "created_at", *columns.ITEM_NAMES, "redacted_at", "public_id", *columns.READ_NAMES)
-    yield from paged(rows.values_list(*names), "position", operator.itemgetter(0), size=_BATCH)
+    names = ("position", "created_at", *columns.ITEM_NAMES, "redacted_at", "public_id", "reply_to", "cut_off")
+    yield from paged(rows.values_list(*names, *columns.READ_NAMES), "position", operator.itemgetter(0), size=_BATCH)
 
 
 def _used_keys(session_id: int, using: str) -> Iterator[dict[str, Any]]:

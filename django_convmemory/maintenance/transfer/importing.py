@@ -16,11 +16,11 @@ from django.db import DatabaseError
 
 from django_convmemory import clock, models
 from django_convmemory.exceptions import InvalidMessage, InvalidSession, SessionContended
-from django_convmemory.maintenance.transfer.records import BadRecord, Record
-from django_convmemory.messages import ChatMessage, check_text
+from django_convmemory.maintenance.transfer.records import BadRecord, Record, RecordedMessage
+from django_convmemory.messages import check_text
 from django_convmemory.operations.handles import ConversationMemory, SessionHandle
 from django_convmemory.rules import strategies
-from django_convmemory.rules.counters import Counters, Previous
+from django_convmemory.rules.counters import Batch, Counters, Previous
 from django_convmemory.rules.values import Receipt, SessionName
 from django_convmemory.scheduling import NullScheduler
 from django_convmemory.search import indexing
@@ -109,10 +109,9 @@ class Importer:
     def _add(self, session: SessionHandle, record: Record, size: int) -> int:
         def work() -> int:
             for start in range(0, len(record.messages), size):
-                messages, times, _redacted = zip(*record.messages[start : start + size], strict=True)
                 ids = None if record.ids is None else record.ids[start : start + size]
                 try:
-                    receipt = self._append(session.session_name, messages, list(times), ids)
+                    receipt = self._append(session.session_name, record.messages[start : start + size], ids)
                 except InvalidMessage as error:
                     if size > 1:
                         raise
@@ -139,10 +138,16 @@ class Importer:
             ) from error
 
     def _append(
-        self, name: SessionName, messages: Sequence[ChatMessage], times: Any, ids: Sequence[uuid.UUID] | None
+        self, name: SessionName, messages: Sequence[RecordedMessage], ids: Sequence[uuid.UUID] | None
     ) -> Receipt:
-        """Append messages as the memory does, with the ids of the record."""
-        return self.memory.append_batch(name, self.memory.batch(messages, created_at=times, ids=ids))
+        """Append messages as the memory does, with what the record says of them."""
+        times = [recorded.created_at for recorded in messages]
+        entries = self.memory.entries([recorded.message for recorded in messages], created_at=times)
+        entries = [
+            entry._replace(reply_to=recorded.reply_to, cut_off=recorded.cut_off)
+            for entry, recorded in zip(entries, messages, strict=True)
+        ]
+        return self.memory.append_batch(name, Batch(entries, ids=ids))
 
     def _complete(self, session: SessionHandle, record: Record) -> int:
         """Write the fields of a record besides the messages, and return the session's primary key."""

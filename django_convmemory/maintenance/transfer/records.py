@@ -6,7 +6,7 @@ A record is an object like this::
      "owner": "anna", "title": "Rust", "metadata": {…}, "created_at": "2024-05-01T10:00:00+00:00",
      "archived_at": "…", "starred_at": "…",
      "notes": {"2": {"kind": "plan", "metadata": {…}, "created_at": "…", "redacted": true,
-                     "format": "responses", "item": {…}}},
+                     "format": "responses", "item": {…}, "reply_to": 1, "cut_off": ""}},
      "ids": ["018f…", …],
      "used_keys": [{"key_hash": "…", "first_position": 1, "size": 1, "content": "…", "gone_at": "…"}]}
 
@@ -15,8 +15,8 @@ A record is an object like this::
 - ``created_at`` is the time of every message whose note has no other time.
 - ``archived_at`` and ``starred_at`` are the times when the session was archived and starred.
 - ``notes`` are keyed by the positions of messages. The first position is 1. ``item`` is the item of another framework
-  for which the message stands, and ``format`` the name of its form.
-
+  for which the message stands, and ``format`` the name of its form. ``reply_to`` and ``cut_off`` are those of a message
+  of a turn: see :class:`~django_convmemory.rules.values.StoredMessage`.
 - ``ids`` has the id of each message. Without it, the messages get new ids.
 - ``used_keys`` are the idempotency keys that have stored messages: the columns of
   :class:`~django_convmemory.models.UsedKey`. A retry is recognized on a site with the same ``SECRET_KEY``, and refused
@@ -46,7 +46,9 @@ FIELDS = (
     *("key", "messages", "owner", "visitor", "title", "metadata", "created_at", "archived_at", "starred_at"),
     *("notes", "ids", "used_keys"),
 )
-NOTE_FIELDS = ("kind", "metadata", "created_at", "redacted", "format", "item")
+NOTE_FIELDS = ("kind", "metadata", "created_at", "redacted", "format", "item", "reply_to", "cut_off")
+
+CUT_OFF = (None, "", "length", "stopped", "lost")
 
 _MAX_TITLE = 255
 # The least number of characters that are read from a list at once.
@@ -61,11 +63,16 @@ class BadRecord(ConvMemoryError, ValueError):
 
 
 class RecordedMessage(NamedTuple):
-    """A message, and its time, or None if that is not known. ``redacted`` says that it was redacted."""
+    """A message, and its time, or None if that is not known. ``redacted`` says that it was redacted.
+
+    ``reply_to`` and ``cut_off`` are those of a message of a turn.
+    """
 
     message: ChatMessage
     created_at: dt.datetime | None
     redacted: bool = False
+    reply_to: int | None = None
+    cut_off: str | None = None
 
 
 class RecordedKey(NamedTuple):
@@ -292,7 +299,8 @@ def _used_keys(value: Any, last: int) -> list[RecordedKey]:
     keys = [_used_key(item, last, f"used key {number}") for number, item in items]
     if len({key.key_hash for key in keys}) < len(keys):
         raise ValueError("used_keys has a key_hash twice. Remove one of them.")
-    there = sorted((key.first_position, key.size) for key in keys if key.gone_at is None)
+    # A question has a key of its own, and one for each time that it was answered again.
+    there = sorted({(key.first_position, key.size) for key in keys if key.gone_at is None})
     if any(first + size > following for (first, size), (following, _) in itertools.pairwise(there)):
         raise ValueError("used_keys has two keys for one message. Correct their positions and sizes, or remove one.")
     return keys
@@ -319,6 +327,11 @@ def _message(wire: Any, note: Any, position: int, created_at: dt.datetime | None
     _check_fields(fields, NOTE_FIELDS, where)
     if "created_at" in fields:
         created_at = _time(fields.pop("created_at"), f"created_at of {where}")
+    reply_to, cut_off = fields.pop("reply_to", None), fields.pop("cut_off", None)
+    if reply_to is not None and not (type(reply_to) is int and 0 < reply_to < position):
+        raise ValueError(f"reply_to of {where} must be an earlier position. Correct or remove it.")
+    if cut_off not in CUT_OFF:
+        raise ValueError(f"cut_off of {where} must be one of {CUT_OFF[1:]}. Correct or remove it.")
     redacted = fields.pop("redacted", False)
     if not isinstance(redacted, bool):
         raise ValueError(
@@ -326,7 +339,7 @@ def _message(wire: Any, note: Any, position: int, created_at: dt.datetime | None
         )
     try:
         message = ChatMessage.from_openai(wire, **fields)
-        return RecordedMessage(message.emptied() if redacted else message, created_at, redacted)
+        return RecordedMessage(message.emptied() if redacted else message, created_at, redacted, reply_to, cut_off)
     except InvalidMessage as error:
         raise ValueError(f"message {position}: {error}") from None
 

@@ -1,0 +1,243 @@
+"""Reading what a model's client returned: a whole reply, or the chunks of one that is streamed.
+
+Sources: the references of OpenAI's chat completions and Responses, and of Anthropic's messages, each with its streams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from django_convmemory.exceptions import InvalidMessage
+from django_convmemory.messages import ChatMessage, dumps
+
+# Why the three providers end a reply that has become too long.
+_LENGTH = frozenset({"length", "max_tokens", "max_output_tokens", "model_context_window_exceeded"})
+
+
+class Reply(NamedTuple):
+    """A message of the model, with what the provider reported about it. ``cut_off`` is "length" or ""."""
+
+    message: ChatMessage
+    usage: Any = None
+    cut_off: str = ""
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether it has no text, call, refusal, transcript or file."""
+        message = self.message
+        parts = [message.content] if isinstance(message.content, str) else message.content or ()
+        says = [part for part in parts if (part.strip() if isinstance(part, str) else _says(part))]
+        return not (says or message.tool_calls or message.extra.get("refusal") or message.extra.get("audio"))
+
+
+def _says(part: Mapping[str, Any]) -> bool:
+    text = part.get("text", part.get("refusal"))
+    return bool(text.strip()) if isinstance(text, str) else True
+
+
+def read(result: Any) -> list[Reply]:
+    """Return the messages of a reply: a text, a message, a reply of a client, or a list of these.
+
+    Raises :class:`~django_convmemory.exceptions.InvalidMessage` for anything else.
+    """
+    if isinstance(result, (list, tuple)):
+        return [reply for one in result for reply in read(one)]
+    if isinstance(result, str):
+        return [Reply(ChatMessage.ai(result))]
+    if isinstance(result, ChatMessage):
+        return [Reply(result)]
+    plain = _plain(result)
+    usage = plain.get("usage")
+    if plain.get("choices"):
+        choice = plain["choices"][0]
+        return [Reply(ChatMessage.from_openai(choice["message"]), usage, _cut_off(choice.get("finish_reason")))]
+    if isinstance(plain.get("output"), list):
+        reason = (plain.get("incomplete_details") or {}).get("reason")
+        return [Reply(_of_items(plain["output"]), usage, _cut_off(reason))]
+    if "stop_reason" in plain and isinstance(plain.get("content"), list):
+        return [Reply(_of_blocks(plain["content"]), usage, _cut_off(plain["stop_reason"]))]
+    if "role" in plain:
+        return [Reply(ChatMessage.from_openai(plain))]
+    raise InvalidMessage(
+        f"Cannot read a reply from a {type(result).__name__}. Return a text, a message, or the reply of the openai or "
+        "anthropic client."
+    )
+
+
+def _plain(value: Any) -> Mapping[str, Any]:
+    if hasattr(value, "model_dump") and not isinstance(value, type):
+        value = value.model_dump(mode="json", exclude_unset=True, warnings=False)
+    return value if isinstance(value, Mapping) else {}
+
+
+def _cut_off(reason: Any) -> str:
+    return "length" if reason in _LENGTH else ""
+
+
+def _message(text: str, calls: list[dict[str, Any]], refusal: str = "", extra: Mapping[str, Any] = {}) -> ChatMessage:
+    fields: dict[str, Any] = {"role": "assistant", "content": text or None, **extra}
+    if calls:
+        fields["tool_calls"] = calls
+    if refusal:
+        fields["refusal"] = refusal
+    return ChatMessage.from_openai(fields)
+
+
+def _call(call_id: Any, name: Any, arguments: str) -> dict[str, Any]:
+    return {"id": call_id, "type": "function", "function": {"name": name or "", "arguments": arguments}}
+
+
+def _of_items(items: list[Mapping[str, Any]]) -> ChatMessage:
+    """Return the message that the items of a response make together: their texts and calls."""
+    parts = [part for item in items if item.get("type") == "message" for part in item.get("content") or ()]
+    calls: list[dict[str, Any]] = []
+    for item in items:
+        if item.get("type") == "function_call":
+            calls.append(_call(item.get("call_id"), item.get("name"), item.get("arguments") or ""))
+        elif item.get("type") == "custom_tool_call":
+            custom = {"name": item.get("name"), "input": item.get("input") or ""}
+            calls.append({"id": item.get("call_id"), "type": "custom", "custom": custom})
+    refusal = "\n".join(part["refusal"] for part in parts if part.get("refusal"))
+    return _message("\n".join(part["text"] for part in parts if part.get("text")), calls, refusal)
+
+
+def _of_blocks(blocks: list[Mapping[str, Any]]) -> ChatMessage:
+    """Return the message that Anthropic's blocks make together: their texts and calls."""
+    calls = [
+        _call(block.get("id"), block.get("name"), dumps(block.get("input") or {}))
+        for block in blocks
+        if block.get("type") == "tool_use"
+    ]
+    return _message("\n".join(block["text"] for block in blocks if block.get("type") == "text"), calls)
+
+
+class Chunks:
+    """The chunks of one message. ``text`` is what was said so far.
+
+    ``ended`` says that the model has ended it, and ``needs_end`` that it has to: a text without a form has no end.
+    """
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.ended = False
+        self.needs_end = False
+        self._calls: dict[Any, dict[str, Any]] = {}
+        self._more: dict[str, str] = {}
+        self._usage: dict[str, Any] = {}
+        self._reason: Any = None
+        self._whole: list[Reply] = []
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was said."""
+        return not (self.text.strip() or self._calls or self._more or self._whole)
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether the message makes calls."""
+        return bool(self._calls) or any(reply.message.tool_calls for reply in self._whole)
+
+    def begins_another(self, chunk: Any) -> bool:
+        """Whether ``chunk`` belongs to the message after this one, which has ended."""
+        if not self.ended:
+            return False
+        plain = _plain(chunk)
+        if "choices" in plain:
+            return any(choice.get("delta") for choice in plain["choices"])
+        return plain.get("type") not in ("message_stop", "content_block_stop", "message_delta", "text")
+
+    def add(self, chunk: Any) -> str:
+        """Add a chunk: a text, a chunk of a client, or a whole reply. Return the text that it adds."""
+        if isinstance(chunk, str):
+            self.text += chunk
+            return chunk
+        plain = _plain(chunk)
+        choices, kind = plain.get("choices"), plain.get("type")
+        if isinstance(choices, list) and not any("message" in choice for choice in choices):
+            return self._chat(plain)
+        if isinstance(kind, str) and "role" not in plain:
+            return self._event(kind, plain)
+        self._whole += read(chunk)
+        self.ended = True
+        added = "\n".join(reply.message.text for reply in self._whole)[len(self.text) :]
+        self.text += added
+        return added
+
+    def _chat(self, chunk: Mapping[str, Any]) -> str:
+        """Add a chunk of chat completions. The usage comes after the end, in a chunk without choices."""
+        self.needs_end = True
+        self._usage = chunk.get("usage") or self._usage
+        for choice in chunk["choices"][:1]:
+            self._end(choice.get("finish_reason"))
+            delta = dict(choice.get("delta") or {})
+            for number, call in enumerate(delta.pop("tool_calls", None) or ()):
+                self._add_call(call, number)
+            text = delta.pop("content", None) or ""
+            for field, value in delta.items():
+                if field != "role" and isinstance(value, str):
+                    self._more[field] = self._more.get(field, "") + value
+            self.text += text
+            return text if isinstance(text, str) else ""
+        return ""
+
+    def _add_call(self, delta: Mapping[str, Any], number: int) -> None:
+        index = delta.get("index")
+        if index is None:  # Some servers send each call whole.
+            index = delta.get("id") or number
+        call = self._calls.setdefault(index, {"type": "function"})
+        form = "custom" if "custom" in delta else "function"
+        if delta.get("id"):
+            call["id"] = delta["id"]
+        if delta.get("type"):
+            call["type"] = delta["type"]
+        added, details = delta.get(form) or {}, call.setdefault(form, {})
+        for field, value in added.items():
+            if isinstance(value, str):
+                details[field] = details.get(field, "") + value
+
+    def _event(self, kind: str, event: Mapping[str, Any]) -> str:
+        """Add an event of the Responses API or of Anthropic."""
+        self.needs_end = True
+        delta = event.get("delta")
+        match kind:
+            case "response.output_text.delta":
+                self.text += str(delta)
+                return str(delta)
+            case "response.refusal.delta":
+                self._more["refusal"] = self._more.get("refusal", "") + str(delta)
+            case "response.completed" | "response.incomplete":
+                self._whole, self.ended = read(event["response"]), True
+            case "message_start":
+                self._usage = dict(event["message"].get("usage") or {})
+            case "content_block_start" | "content_block_delta":
+                return self._block(event)
+            case "message_delta" if isinstance(delta, Mapping):
+                self._usage |= event.get("usage") or {}
+                self._end(delta.get("stop_reason"))
+        return ""
+
+    def _block(self, event: Mapping[str, Any]) -> str:
+        """Add the beginning or a piece of one of Anthropic's blocks."""
+        block, delta, text = event.get("content_block") or {}, event.get("delta") or {}, ""
+        if block.get("type") == "tool_use":
+            self._calls[event["index"]] = _call(block.get("id"), block.get("name"), "")
+        elif block.get("type") == "text" and self.text:
+            text = "\n"
+        elif delta.get("type") == "input_json_delta":
+            self._calls[event["index"]]["function"]["arguments"] += delta["partial_json"]
+        elif delta.get("type") == "text_delta":
+            text = str(delta["text"])
+        self.text += text
+        return text
+
+    def _end(self, reason: Any) -> None:
+        if reason is not None:
+            self._reason, self.ended = reason, True
+
+    def replies(self) -> list[Reply]:
+        """Return the messages that the chunks make."""
+        if self._whole:
+            return self._whole
+        calls = [call for call in self._calls.values() if self.ended]
+        return [Reply(_message(self.text, calls, extra=self._more), self._usage or None, _cut_off(self._reason))]

@@ -1,0 +1,205 @@
+"""The turns of sessions: see Note [A turn is in the session's row] in :mod:`.rules.turns`."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from django.db import connections
+from django.db.models import Q
+
+from django_convmemory import models
+from django_convmemory.clock import Clock
+from django_convmemory.messages import PINNED_ROLES
+from django_convmemory.rules import turns, used_keys as rules, values
+from django_convmemory.rules.counters import Batch, Covered
+from django_convmemory.rules.strategies import Threshold, View
+from django_convmemory.rules.turns import Does, State, Step
+from django_convmemory.rules.values import SessionName, Snapshot, StoredMessage
+from django_convmemory.store import appending, columns, database, editing, sql, transactions, used_keys
+from django_convmemory.store.database import Database
+
+# How many messages after a question are read at a time.
+_PAGE = 100
+
+
+class Turns(Database):
+    """Opens, renews and ends the turns of sessions, and finds questions and their replies."""
+
+    def waits(self) -> bool:
+        """Whether a turn may wait for another one. Not in a test's transaction, which nobody else sees.
+
+        Raises RuntimeError in a transaction of the caller, as ``atomic(durable=True)`` does: the question would not be
+        stored before the model is asked.
+        """
+        connection = connections[self.using]
+        if not transactions.is_open(connection):
+            return True
+        innermost: Any = connection.atomic_blocks[-1] if connection.atomic_blocks else None
+        if innermost is None or not innermost._from_testcase:
+            raise RuntimeError(
+                "A question cannot be answered inside a transaction: it would stay open while the model answers, and "
+                "others would not see the question. Move the call out of atomic(), or decorate the view with "
+                "transaction.non_atomic_requests if ATOMIC_REQUESTS is on."
+            )
+        return False
+
+    def give_back_connection(self) -> None:
+        """Give the connection back to Django's pool, if there is one, while the model answers or the request waits."""
+        connection = connections[self.using]
+        if "pool" in connection.settings_dict.get("OPTIONS", {}) and not connection.in_atomic_block:
+            connection.close()
+
+    def begin_turn(self, name: SessionName, step: Step) -> None:
+        """Open a turn for a question that is stored. Raises the reason if that cannot be done now."""
+        using = self.using
+        sessions = models.Session.objects.using(using).named(name)
+        free = Q(turn_token="") | Q(turn_expires_at__lte=Clock())
+        free_rows = sessions.filter(free, epoch=step.epoch, last_position=step.last_position)
+        changes = appending.turn_columns(step, step.question)
+        for _ in range(transactions.TRIES):
+            if transactions.run(using, lambda: free_rows.update(**changes), atomic=False, happened=lambda: False):
+                return
+            # If it can be done now, the turn of another request has ended in between.
+            appending.check_step(using, sessions.first(), step)
+        raise turns.in_progress(0.0)
+
+    def renew_turn(self, name: SessionName, step: Step) -> bool:
+        """Let the turn last for ``step.seconds`` from now on, and return whether somebody has stopped its reply.
+
+        Raises :class:`~django_convmemory.exceptions.TurnLost`.
+        """
+        using = self.using
+        rows = models.Session.objects.using(using).named(name).filter(turn_token=step.token)
+        changes = appending.turn_columns(step._replace(does=Does.GOES_ON), 0)
+        if not transactions.run(using, lambda: rows.update(**changes), atomic=False, happened=lambda: False):
+            Step(step.token, 0.0, Does.GOES_ON).check("", open_seconds=None, epoch=-1, last_position=0)
+        return bool(rows.values_list("turn_stopped", flat=True).first())
+
+    def end_turn(self, name: SessionName, step: Step) -> None:
+        """End the turn, if it is still this one."""
+        using = self.using
+        rows = models.Session.objects.using(using).named(name).filter(turn_token=step.token)
+        changes = appending.turn_columns(step._replace(does=Does.ENDS), 0)
+        transactions.run(using, lambda: rows.update(**changes), atomic=False, happened=lambda: False)
+
+    def stop_turn(self, name: SessionName, question: int) -> bool:
+        """Ask the turn that answers the message at ``question`` to stop. Return whether there is one."""
+        using = self.using
+        rows = models.Session.objects.using(using).named(name).filter(turn_expires_at__gt=Clock())
+        asked = rows.filter(turn_question=question).exclude(turn_token="")
+        update = lambda: asked.update(turn_stopped=True)  # noqa: E731
+        return bool(transactions.run(using, update, atomic=False, happened=lambda: False))
+
+    def step_turn(self, name: SessionName, batch: Batch, threshold: Threshold, *, counter: str) -> values.Appended:
+        """Store messages of a turn, as its next step. Raises TurnLost or QuestionChanged."""
+        using, step = self.using, batch.step
+        if step is None or step.after is None:
+            return appending.append_new(using, name, batch, threshold, counter=counter)
+        after = step.after
+        sessions = models.Session.objects.using(using).named(name)
+        ours = sessions.filter(turn_token=step.token, epoch=step.epoch, last_position=step.last_position)
+
+        def work() -> values.Appended:
+            if not ours.lock():
+                appending.check_step(using, transactions.latest(sessions).first(), step)
+                raise turns.changed()
+            editing.truncate(using, name, after, threshold, revision=None)
+            batch.step = step._replace(epoch=-1)
+            try:
+                appended = appending.append_new(using, name, batch, threshold, counter=counter)
+            finally:
+                batch.step = step
+            return appended
+
+        return transactions.run(using, work, savepoint=True)
+
+    def moved(self, name: SessionName, step: Step, last_id: uuid.UUID, question_id: uuid.UUID) -> State | None:
+        """Return the state of the session if the question and the last message of the turn are as they were, or None.
+
+        Only another message was redacted then.
+        """
+        using = self.using
+        state = models.Session.objects.using(using).named(name).values_list("pk", "epoch", "last_position").first()
+        if state is None or state[2] != step.last_position:
+            return None
+        rows = models.Message.objects.using(using).filter(session_id=state[0], redacted_at__isnull=True)
+        wanted = {step.question: question_id, step.last_position: last_id}
+        found = dict(rows.filter(position__in=list(wanted)).values_list("position", "public_id"))
+        return State(*state[1:]) if found == wanted else None
+
+    def question(self, name: SessionName, message_id: uuid.UUID | None) -> StoredMessage | None:
+        """Return the message with this id, or the newest one of the user if that is None. None: there is none."""
+        using = self.using
+        session_id = database.id_of(models.Session.objects.using(using).named(name))
+        rows = models.Message.objects.using(using).filter(session_id=session_id, role="user")
+        rows = rows.filter(public_id=message_id) if message_id else rows
+        row = rows.order_by("-session_id", "-position").values_list(*columns.STORED_NAMES).first()
+        return columns.stored_message(*row) if row else None
+
+    def after_question(self, name: SessionName, question: int) -> tuple[State, list[StoredMessage]]:
+        """Return the messages that follow the question in its turn, and the state of the session at that moment.
+
+        They end before the next message of a user.
+        """
+        using = self.using
+        sessions = models.Session.objects.using(using).named(name)
+        while True:
+            before = sessions.values_list("epoch", "last_position", "pk").first()
+            if before is None:
+                raise turns.changed()
+            rows = models.Message.objects.using(using).filter(session_id=before[2], position__lte=before[1])
+            found: list[StoredMessage] = []
+            while not found or len(found) % _PAGE == 0:
+                after = question + len(found)
+                page = rows.filter(position__gt=after, position__lte=after + _PAGE).order_by("session_id", "position")
+                stored = [columns.stored_message(*row) for row in page.values_list(*columns.STORED_NAMES)]
+                following = values.turn_of(question, stored)
+                found += following
+                if len(following) < _PAGE:
+                    break
+            # If messages were removed meanwhile, the epoch has changed.
+            if sessions.values_list("epoch", flat=True).first() == before[0]:
+                return State(*before[:2]), found
+
+    def keyed_question(self, name: SessionName, batch: Batch) -> int | None:
+        """Return the position of the question with which the key of ``batch`` was stored, or None if it is not used.
+
+        Raises :class:`~django_convmemory.exceptions.IdempotencyConflict` if it stands for something else, and
+        ``QuestionChanged`` if the question was removed.
+        """
+        using = self.using
+        sessions = models.Session.objects.using(using).named(name).values("pk")
+        keys = models.UsedKey.objects.using(using).filter(session__in=sessions, key_hash=batch.key_hash)
+        key = keys.values_list("first_position", "size", "content", "gone_at").first()
+        if key is None or (key[3] is not None and keys.forgotten().exists()):
+            return None
+        first, size, content, gone_at = key
+        rules.check_content(batch, first, size, is_same=used_keys.is_same(content, batch))
+        if gone_at is not None:
+            raise turns.changed()
+        return int(first)
+
+    def load_at(self, name: SessionName, view: View, pinned_tokens: float, position: int) -> Snapshot | None:
+        """Return what :meth:`.ORMStore.load` would return if the session ended at ``position``, with a user's message.
+
+        The summary is the newest one that ends before it.
+        """
+        using = self.using
+        while (session := models.Session.objects.using(using).named(name).first()) is not None:
+            summaries = models.Summary.objects.using(using).filter(session=session, last_position__lt=position)
+            summary = summaries.current().first() if view.summary else None
+            counters = editing.rewound_to(using, session, position)
+            counters = counters.covering(summary.covered if summary else Covered())
+            rows = models.Message.objects.using(using).filter(session=session, position__lte=position)
+            bound = values.view_bound(counters, view)
+            tail = rows.exclude(role__in=PINNED_ROLES).filter(
+                position__gt=bound.position, tokens_through__gt=bound.tokens_through
+            )
+            pinned = rows.filter(position__in=values.shown_pinned(counters.pinned, pinned_tokens))
+            shown, first = (columns.placed(query.values_list(*sql.PLACED_NAMES)) for query in (tail, pinned))
+            if models.Session.objects.using(using).filter(pk=session.pk, epoch=session.epoch).exists():
+                version = summary.value if summary else None
+                state = (session.due_since is not None, session.revision, session.epoch)
+                return Snapshot(session.pk, counters, *state, version, first, shown)
+        return None
