@@ -496,6 +496,14 @@ def test_a_reply_that_was_cut_off_is_kept_and_replaced(memory: ConversationMemor
     assert list(memory.stream_answer("s", "Hi", fails, key="k")) == ["Hello"]
 
 
+def test_a_reader_who_goes_away_after_the_turn_was_lost_gets_no_error(memory: ConversationMemory) -> None:
+    pieces = iter(memory.stream_answer("s", "Hi", lambda turn: iter(["Good ", "day"])))
+    next(pieces)
+    memory.truncate("s", 0)
+    pieces.close()  # type: ignore[attr-defined]
+    assert stored(memory) == []
+
+
 def test_a_reply_that_is_stopped_stays(memory: ConversationMemory) -> None:
     def ask(turn: Turn) -> Iterator[str]:
         yield "One, "

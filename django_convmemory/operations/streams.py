@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import inspect
+import logging
 import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
 from typing import Any
@@ -13,9 +14,12 @@ from typing import Any
 from asgiref.sync import iscoroutinefunction, sync_to_async
 
 from django_convmemory.context.wire.replies import Chunks, Reply
+from django_convmemory.exceptions import TurnError
 from django_convmemory.operations.arguments import Named
 from django_convmemory.operations.turns import Turn, Turns, awaited, waited
 from django_convmemory.rules.turns import Does
+
+logger = logging.getLogger(__name__)
 
 # A stream gives a sign of life as often as this, in seconds, and looks whether somebody has stopped it.
 _SIGN_OF_LIFE = 5.0
@@ -128,9 +132,12 @@ class TurnStream:
                 said.clear()
             turn._finish(said)
         except GeneratorExit:
-            # The reader has gone, or the page that asked for the stop.
-            stopped = turn._memory.store.renew_turn(turn._name, turn._step)
-            turn._finish_early(said, "stopped" if stopped else "lost")
+            # The reader has gone, or the page that asked for the stop. Nobody is there for an error of the turn.
+            try:
+                stopped = turn._memory.store.renew_turn(turn._name, turn._step)
+                turn._finish_early(said, "stopped" if stopped else "lost")
+            except TurnError as error:
+                logger.warning("A reply that was cut off was not stored in session %.300r: %s", turn._name.key, error)
             raise
         except BaseException:
             turn._end()

@@ -60,8 +60,11 @@ class Turns(Database):
         for _ in range(transactions.TRIES):
             if transactions.run(using, lambda: free_rows.update(**changes), atomic=False, happened=lambda: False):
                 return
+            session = sessions.first()
+            if session is not None and session.turn_token == step.token:
+                return  # The connection was lost after the turn had been opened.
             # If it can be done now, the turn of another request has ended in between.
-            appending.check_step(using, sessions.first(), step)
+            appending.check_step(using, session, step)
         raise turns.in_progress(0.0)
 
     def renew_turn(self, name: SessionName, step: Step) -> bool:

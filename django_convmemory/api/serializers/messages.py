@@ -164,10 +164,8 @@ class MessageSerializer(serializers.Serializer[models.Message]):
     reply_to = serializers.IntegerField(
         allow_null=True, help_text="The position of the question, of a message that a turn has stored."
     )
-    cut_off = serializers.ChoiceField(
-        choices=["", "length", "stopped", "lost"],
-        allow_null=True,
-        help_text="Of a reply: empty if it is whole, otherwise how it was cut off. Null: not the reply of a turn.",
+    cut_off = serializers.CharField(
+        allow_null=True, help_text="Of the reply of a turn: length, stopped or lost if it was cut off, otherwise empty."
     )
     created_at = base.Time()
     redacted = serializers.BooleanField()
