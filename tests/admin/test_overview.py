@@ -32,7 +32,8 @@ URL = f"{LIST}overview/"
 
 def call(days: int = 0, alias: str = "default", at: dt.datetime | None = None, **columns: Any) -> None:
     columns = {"model": "m", "outcome": "published", "duration_seconds": 2.0, "due_seconds": 3.0} | columns
-    at = at or timezone.now() - dt.timedelta(days=days)
+    # Days of the calendar: where the clocks have changed since, the same time as now may be another day.
+    at = at or timezone.make_aware(timezone.localtime().replace(tzinfo=None) - dt.timedelta(days=days))
     models.Attempt.objects.create(alias=alias, first_position=1, last_position=2, started_at=at, **columns)
 
 
