@@ -9,11 +9,23 @@ text.
 
 from __future__ import annotations
 
+import math
 import typing
 
 
 class ConvMemoryError(Exception):
-    """The base class of all errors of this app."""
+    """The base class of all errors of this app.
+
+    ``status`` is the status of an HTTP response that reports the error, and ``headers`` are its headers.
+    """
+
+    status = 500
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """``Retry-After`` if it is known when to try again."""
+        seconds: float | None = getattr(self, "retry_after", None)
+        return {} if seconds is None else {"Retry-After": str(math.ceil(seconds))}
 
 
 # Input errors.
@@ -25,6 +37,8 @@ class InvalidMessage(ConvMemoryError, ValueError):
     Correct the message. The text of the error names the field and the repair.
     """
 
+    status = 400
+
 
 class ToolResultRefused(InvalidMessage):
     """A tool result answers no call of the open exchange.
@@ -32,6 +46,8 @@ class ToolResultRefused(InvalidMessage):
     Store a tool result after the assistant message that made the call, and before the next assistant message.
     Otherwise leave the result out. ``call_id`` is the call id that the result names.
     """
+
+    status = 409
 
     def __init__(self, message: str, call_id: str = "") -> None:
         super().__init__(message)
@@ -44,9 +60,13 @@ class TooManyPinned(InvalidMessage):
     Pass the site's own prompt to ``load(system=…)`` instead of storing it.
     """
 
+    status = 409
+
 
 class InvalidArgument(ConvMemoryError, ValueError):
     """An argument of an operation has the wrong type or is out of range. The error names what is allowed."""
+
+    status = 400
 
 
 class InvalidSession(ConvMemoryError, ValueError):
@@ -57,21 +77,31 @@ class InvalidSession(ConvMemoryError, ValueError):
     its own memory only.
     """
 
+    status = 400
+
 
 class UnknownSession(ConvMemoryError, ValueError):
     """The session does not exist, or was deleted or adopted since it was read. Look it up again."""
+
+    status = 404
 
 
 class SessionExists(ConvMemoryError, ValueError):
     """A session cannot be created under this name, because another session has it. Choose another key."""
 
+    status = 409
+
 
 class UnknownMessage(ConvMemoryError, ValueError):
     """The session has no message at that position. Read the history for the positions that exist."""
 
+    status = 404
+
 
 class RedactedMessage(ConvMemoryError, ValueError):
     """The metadata of a redacted message cannot be set: it could bring back what the redaction removed."""
+
+    status = 409
 
 
 class StaleRevision(ConvMemoryError):
@@ -80,9 +110,13 @@ class StaleRevision(ConvMemoryError):
     Load the session again, and repeat the edit with the new revision if it is still wanted.
     """
 
+    status = 412
+
 
 class SessionContended(ConvMemoryError):
     """Other transactions changed the session during every attempt to change it. Try again later."""
+
+    status = 503
 
 
 class ConnectionLost(ConvMemoryError):
@@ -90,6 +124,8 @@ class ConnectionLost(ConvMemoryError):
 
     What is raised is an ``OperationalError`` of Django too.
     """
+
+    status = 503
 
 
 class OutcomeUnknown(ConvMemoryError):
@@ -106,9 +142,13 @@ class BrokerUnavailable(ConvMemoryError):
     Start the broker or correct its address. The sessions stay due, and a later sweep sends them.
     """
 
+    status = 503
+
 
 class IdempotencyConflict(ConvMemoryError, ValueError):
     """An idempotency key was used before with other content, or for another request. Use a new key for that."""
+
+    status = 422
 
 
 # Errors of a turn: ``answer`` and ``stream_answer`` raise them.
@@ -119,6 +159,8 @@ class TurnError(ConvMemoryError):
 
     They are a list of :class:`~django_convmemory.messages.ChatMessage`.
     """
+
+    status = 409
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -153,9 +195,13 @@ class QuestionChanged(TurnError):
 class NothingToAnswer(TurnError, ValueError):
     """The session has no question without a reply. Pass the question, or ``again`` with the one to answer anew."""
 
+    status = 400
+
 
 class EmptyReply(TurnError):
     """The model's reply has no text, call, refusal, transcript or file. Nothing was stored. Ask again."""
+
+    status = 502
 
 
 class MessageTooLong(ConvMemoryError, ValueError):
@@ -164,6 +210,8 @@ class MessageTooLong(ConvMemoryError, ValueError):
     It has ``tokens``, and there is room for ``limit``. Shorten it, or raise ``max_context_tokens``.
     """
 
+    status = 413
+
     def __init__(self, message: str, *, tokens: int, limit: int) -> None:
         super().__init__(message)
         self.tokens, self.limit = tokens, limit
@@ -171,6 +219,8 @@ class MessageTooLong(ConvMemoryError, ValueError):
 
 class UnknownAlias(ConvMemoryError, KeyError, ValueError):
     """``memories[alias]`` names an alias that ``settings.CONVMEMORY`` does not have. Correct the alias, or add it."""
+
+    status = 400
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""  # KeyError would show the repr of the text.

@@ -377,6 +377,8 @@ class Turns(Load):
                 message = dataclasses.replace(message, metadata=metadata) if metadata else message  # type: ignore[arg-type]
             if message.role != "user":
                 raise exceptions.InvalidMessage(f"A question is a message of the user, not of the {message.role}.")
+            if Reply(message).is_blank:
+                raise exceptions.InvalidMessage("The question is empty. Pass what the user wants to know.")
         key = arguments.check_idempotency_key(key)
         self.check_loading(**loading)
         loading["system"] = assembly.system_message(loading["system"])
