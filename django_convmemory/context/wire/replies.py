@@ -51,7 +51,7 @@ def read(result: Any) -> list[Reply]:
     plain = _plain(result)
     usage = plain.get("usage")
     if "choices" in plain or hasattr(result, "choices"):
-        choice = next(iter(plain.get("choices") or ()), {})
+        choice: Mapping[str, Any] = next(iter(plain.get("choices") or ()), {})
         if not choice.get("message"):
             return []
         return [Reply(ChatMessage.from_openai(choice["message"]), usage, _cut_off(choice.get("finish_reason")))]
