@@ -5,6 +5,9 @@ when an input error is raised.
 
 Model errors are classified by what a retry would change. Compaction decides by the class of an error, never by its
 text.
+
+``status`` and ``code`` are what the HTTP API answers with: a status of HTTP, and a name that does not change between
+releases. A view of a site can use them too.
 """
 
 from __future__ import annotations
@@ -14,12 +17,9 @@ import typing
 
 
 class ConvMemoryError(Exception):
-    """The base class of all errors of this app.
+    """The base class of all errors of this app."""
 
-    ``status`` is the status of an HTTP response that reports the error, and ``headers`` are its headers.
-    """
-
-    status = 500
+    status, code = 500, "error"
 
     @property
     def headers(self) -> dict[str, str]:
@@ -37,7 +37,7 @@ class InvalidMessage(ConvMemoryError, ValueError):
     Correct the message. The text of the error names the field and the repair.
     """
 
-    status = 400
+    status, code = 400, "invalid_message"
 
 
 class ToolResultRefused(InvalidMessage):
@@ -47,7 +47,7 @@ class ToolResultRefused(InvalidMessage):
     Otherwise leave the result out. ``call_id`` is the call id that the result names.
     """
 
-    status = 409
+    status, code = 409, "tool_result_refused"
 
     def __init__(self, message: str, call_id: str = "") -> None:
         super().__init__(message)
@@ -60,13 +60,13 @@ class TooManyPinned(InvalidMessage):
     Pass the site's own prompt to ``load(system=…)`` instead of storing it.
     """
 
-    status = 409
+    status, code = 409, "too_many_pinned"
 
 
 class InvalidArgument(ConvMemoryError, ValueError):
     """An argument of an operation has the wrong type or is out of range. The error names what is allowed."""
 
-    status = 400
+    status, code = 400, "invalid_argument"
 
 
 class InvalidSession(ConvMemoryError, ValueError):
@@ -77,31 +77,31 @@ class InvalidSession(ConvMemoryError, ValueError):
     its own memory only.
     """
 
-    status = 400
+    status, code = 400, "invalid_session"
 
 
 class UnknownSession(ConvMemoryError, ValueError):
     """The session does not exist, or was deleted or adopted since it was read. Look it up again."""
 
-    status = 404
+    status, code = 404, "not_found"
 
 
 class SessionExists(ConvMemoryError, ValueError):
     """A session cannot be created under this name, because another session has it. Choose another key."""
 
-    status = 409
+    status, code = 409, "session_exists"
 
 
 class UnknownMessage(ConvMemoryError, ValueError):
     """The session has no message at that position. Read the history for the positions that exist."""
 
-    status = 404
+    status, code = 404, "unknown_message"
 
 
 class RedactedMessage(ConvMemoryError, ValueError):
     """The metadata of a redacted message cannot be set: it could bring back what the redaction removed."""
 
-    status = 409
+    status, code = 409, "message_redacted"
 
 
 class StaleRevision(ConvMemoryError):
@@ -110,13 +110,13 @@ class StaleRevision(ConvMemoryError):
     Load the session again, and repeat the edit with the new revision if it is still wanted.
     """
 
-    status = 412
+    status, code = 412, "stale_revision"
 
 
 class SessionContended(ConvMemoryError):
     """Other transactions changed the session during every attempt to change it. Try again later."""
 
-    status = 503
+    status, code = 503, "session_contended"
 
 
 class ConnectionLost(ConvMemoryError):
@@ -125,7 +125,7 @@ class ConnectionLost(ConvMemoryError):
     What is raised is an ``OperationalError`` of Django too.
     """
 
-    status = 503
+    status, code = 503, "database_unavailable"
 
 
 class OutcomeUnknown(ConvMemoryError):
@@ -135,6 +135,8 @@ class OutcomeUnknown(ConvMemoryError):
     of Django too.
     """
 
+    status, code = 500, "outcome_unknown"
+
 
 class BrokerUnavailable(ConvMemoryError):
     """A sweep could not send tasks to the Celery broker.
@@ -142,13 +144,13 @@ class BrokerUnavailable(ConvMemoryError):
     Start the broker or correct its address. The sessions stay due, and a later sweep sends them.
     """
 
-    status = 503
+    status, code = 503, "broker_unavailable"
 
 
 class IdempotencyConflict(ConvMemoryError, ValueError):
     """An idempotency key was used before with other content, or for another request. Use a new key for that."""
 
-    status = 422
+    status, code = 422, "idempotency_conflict"
 
 
 # Errors of a turn: ``answer`` and ``stream_answer`` raise them.
@@ -159,8 +161,6 @@ class TurnError(ConvMemoryError):
 
     They are a list of :class:`~django_convmemory.messages.ChatMessage`.
     """
-
-    status = 409
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -173,6 +173,8 @@ class TurnInProgress(TurnError):
     Try again in ``retry_after`` seconds at the latest: then it has ended, or its process was killed.
     """
 
+    status, code = 409, "turn_in_progress"
+
     def __init__(self, message: str, *, retry_after: float = 0.0) -> None:
         super().__init__(message)
         self.retry_after = retry_after
@@ -184,6 +186,8 @@ class TurnLost(TurnError):
     Raise the option ``turn_timeout`` if the model takes longer than that.
     """
 
+    status, code = 409, "turn_lost"
+
 
 class QuestionChanged(TurnError):
     """The question is not there any more, or other messages follow it. The reply was not stored.
@@ -191,17 +195,19 @@ class QuestionChanged(TurnError):
     Read the session again, and ask again if the question is still wanted.
     """
 
+    status, code = 409, "question_changed"
+
 
 class NothingToAnswer(TurnError, ValueError):
     """The session has no question without a reply. Pass the question, or ``again`` with the one to answer anew."""
 
-    status = 400
+    status, code = 400, "nothing_to_answer"
 
 
 class EmptyReply(TurnError):
     """The model's reply has no text, call, refusal, transcript or file. Nothing was stored. Ask again."""
 
-    status = 502
+    status, code = 502, "empty_reply"
 
 
 class MessageTooLong(ConvMemoryError, ValueError):
@@ -210,7 +216,7 @@ class MessageTooLong(ConvMemoryError, ValueError):
     It has ``tokens``, and there is room for ``limit``. Shorten it, or raise ``max_context_tokens``.
     """
 
-    status = 413
+    status, code = 413, "message_too_large"
 
     def __init__(self, message: str, *, tokens: int, limit: int) -> None:
         super().__init__(message)
@@ -220,7 +226,7 @@ class MessageTooLong(ConvMemoryError, ValueError):
 class UnknownAlias(ConvMemoryError, KeyError, ValueError):
     """``memories[alias]`` names an alias that ``settings.CONVMEMORY`` does not have. Correct the alias, or add it."""
 
-    status = 400
+    status, code = 400, "unknown_alias"
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""  # KeyError would show the repr of the text.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import difflib
 import itertools
 import json
 import pathlib
@@ -62,6 +64,20 @@ def read_blocks(text: str) -> list[Block]:
 BLOCKS = read_blocks(README)
 
 
+def streaming_view() -> str:
+    """Return the view in its streaming form: with the lines that the README changes."""
+    [code] = [block.code for block in BLOCKS if block.file == "views.py"]
+    [changes] = [block.code.splitlines() for block in BLOCKS if block.language == "diff"]
+    for sign, group in itertools.groupby(changes, lambda line: line[0]):
+        lines = "".join(f"{line[1:]}\n" for line in group)
+        if sign == "-":
+            assert code.count(lines) == 1, lines
+            code = code.replace(lines, "<changed>")
+        else:
+            code = code.replace("<changed>", lines if sign == "+" else "")
+    return code
+
+
 def module_of(name: str) -> dict[str, Any]:
     """Run the block of the file ``name``."""
     [block] = [block for block in BLOCKS if block.language == "python" and block.file == name]
@@ -72,7 +88,7 @@ def module_of(name: str) -> dict[str, Any]:
 
 
 def test_every_block_has_a_language_and_a_file_that_are_tested() -> None:
-    assert {block.language for block in BLOCKS} == {"python", "sh"}
+    assert {block.language for block in BLOCKS} == {"diff", "python", "sh"}
     assert [block.file for block in BLOCKS if block.language == "python"] == ["settings.py", "views.py"]
 
 
@@ -131,6 +147,8 @@ OK = (200, {"text": "A language."})
 def test_the_view_is_short() -> None:
     [code] = [block.code for block in BLOCKS if block.file == "views.py"]
     assert len([line for line in code.splitlines() if line and not line.startswith("#")]) <= 25
+    compared = difflib.ndiff(code.splitlines(), streaming_view().splitlines())
+    assert max(collections.Counter(line[0] for line in compared if line[0] in "-+").values()) <= 5
 
 
 def test_the_view_stores_a_question_and_its_reply(site: Site) -> None:
@@ -228,7 +246,7 @@ def test_a_question_that_was_edited_meanwhile_is_a_conflict(site: Site) -> None:
 
 
 def test_the_client_gives_up_before_the_turn_is_lost() -> None:
-    [seconds] = re.findall(r"timeout=(\d+)", README)
+    [seconds] = set(re.findall(r"timeout=(\d+)", README))
     assert (openai.max_retries + 1) * int(seconds) < Options().turn_timeout
 
 
