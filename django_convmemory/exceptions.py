@@ -12,6 +12,7 @@ releases. A view of a site can use them too.
 
 from __future__ import annotations
 
+import math
 import typing
 
 
@@ -19,6 +20,12 @@ class ConvMemoryError(Exception):
     """The base class of all errors of this app."""
 
     status, code = 500, "error"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """``Retry-After`` if it is known when to try again."""
+        seconds: float | None = getattr(self, "retry_after", None)
+        return {} if seconds is None else {"Retry-After": str(math.ceil(seconds))}
 
 
 # Input errors.

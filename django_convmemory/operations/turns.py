@@ -166,9 +166,14 @@ class Turn:
         messages = [stored.message for stored in self.messages]
         if self._chunks is not None and self._chunks.ended:
             messages += [reply.message for reply in self._chunks.replies()]
-        done = {message.tool_call_id for message in messages}
-        calls = [call for message in messages for call in message.tool_calls]
-        return [OpenCall(call["id"], *called(call)) for call in calls if call["id"] not in done]
+        calls: list[OpenCall] = []
+        for message in messages:
+            # Some servers give each call of a function the same id.
+            answered = next((call for call in calls if call.id == message.tool_call_id), None)
+            if answered is not None:
+                calls.remove(answered)
+            calls += [OpenCall(call["id"], *called(call)) for call in message.tool_calls]
+        return calls
 
     def append(self, *messages: Any) -> None:
         """Store messages of the turn at once: a reply with calls, or the results of calls.
@@ -351,6 +356,8 @@ class Turns(Load):
                 message = dataclasses.replace(message, metadata=metadata) if metadata else message  # type: ignore[arg-type]
             if message.role != "user":
                 raise exceptions.InvalidMessage(f"A question is a message of the user, not of the {message.role}.")
+            if Reply(message).is_blank:
+                raise exceptions.InvalidMessage("The question is empty. Pass what the user wants to know.")
         key = arguments.check_idempotency_key(key)
         arguments.check_revision(revision)
         self.check_loading(system=system, max_tokens=max_tokens, recall=recall)

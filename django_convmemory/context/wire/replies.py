@@ -42,7 +42,8 @@ def _says(part: Mapping[str, Any]) -> bool:
 def read(result: Any) -> list[Reply]:
     """Return the messages of a reply: a text, a message, a reply of a client, or a list of these.
 
-    Raises :class:`~django_convmemory.exceptions.InvalidMessage` for anything else.
+    A completion without a message, as some servers send instead of an error, has none. Raises
+    :class:`~django_convmemory.exceptions.InvalidMessage` for anything else.
     """
     if isinstance(result, (list, tuple)):
         return [reply for one in result for reply in read(one)]
@@ -52,8 +53,10 @@ def read(result: Any) -> list[Reply]:
         return [Reply(result)]
     plain = _storable(_plain(result))
     usage = _usage(plain.get("usage"))
-    if plain.get("choices"):
-        choice = plain["choices"][0]
+    if "choices" in plain or hasattr(result, "choices"):
+        choice: Mapping[str, Any] = next(iter(plain.get("choices") or ()), {})
+        if not choice.get("message"):
+            return []
         return [Reply(ChatMessage.from_openai(choice["message"]), usage, _cut_off(choice.get("finish_reason")))]
     if isinstance(plain.get("output"), list):
         reason = (plain.get("incomplete_details") or {}).get("reason")
