@@ -175,9 +175,9 @@ def page(port: int, anna: User, chat: SessionHandle) -> Iterator[Page]:
         connection.close()
         return response.status
 
-    return Page(
-        chat, models_of_test[-1], message_id, lambda: Reader(port, url_of(chat, "turns/"), cookie, message_id), post
-    )
+    yield Page(chat, models_of_test[-1], message_id, ask, post)
+    for reader in readers:
+        reader.leave()
 
 
 def reply_of(chat: SessionHandle) -> models.Message | None:

@@ -56,7 +56,7 @@ def turns(api: APIClient, chat: SessionHandle, body: Any, **headers: str) -> Any
     return api.post(url_of(chat, "turns/"), body, format="json", headers=headers)
 
 
-def question(content: str = "Hi", **fields: Any) -> dict[str, Any]:
+def question(content: Any = "Hi", **fields: Any) -> dict[str, Any]:
     return {"message": {"content": content, **fields}}
 
 

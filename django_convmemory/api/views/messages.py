@@ -141,11 +141,11 @@ class MessageView(ScopedView):
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)
-        try:
-            # A method that is not allowed gets no id.
-            self.message_id = uuid.UUID(kwargs["message_id"]) if "message_id" in kwargs else None
-        except ValueError:
-            raise UnknownMessage("The session has no message with this id.") from None
+        if "message_id" in kwargs:  # A method that is not allowed gets none.
+            try:
+                self.message_id = uuid.UUID(kwargs["message_id"])
+            except ValueError:
+                raise UnknownMessage("The session has no message with this id.") from None
 
 
 class MessageDetail(MessageView):
