@@ -153,6 +153,30 @@ def test_what_the_provider_reported_is_stored_with_its_message(memory: Conversat
         assert models.Message.objects.get(position=2).usage == reply["usage"]
 
 
+def test_the_function_says_what_metadata_the_reply_has(memory: ConversationMemory) -> None:
+    def ask(turn: Turn) -> Iterator[Any]:
+        turn.append(ChatMessage.ai(None, tool_calls=[CALL]), ChatMessage.tool("42", "c1"))
+        turn.reply_metadata = {"sources": [1]}
+        yield from ("It is ", "42.")
+
+    for text, cut_off in (("It is ", "lost"), ("It is 42.", "")):
+        pieces = iter(memory.stream_answer("s", "What is it?", ask))
+        next(pieces)
+        pieces.close() if cut_off else list(pieces)  # type: ignore[attr-defined]
+        found = [(row.message.text, row.message.metadata, row.cut_off) for row in memory.history("s")[1:]]
+        assert found == [("", {}, None), ("42", {}, None), (text, {"sources": (1,)}, cut_off)]
+        memory.clear("s")
+    message = ChatMessage.ai("Hello!", metadata={"a": 1, "b": 1})
+
+    def returns(turn: Turn) -> ChatMessage:
+        turn.reply_metadata = {"b": 2}
+        return message
+
+    reply = memory.answer("s", "Hi", returns).reply
+    assert reply is not None
+    assert reply.message.metadata == {"a": 1, "b": 2}
+
+
 # Questions.
 
 

@@ -60,6 +60,7 @@ class Turn:
     - ``messages`` are all of the turn: the question, calls, their results, and the reply.
     - ``replayed``: the reply was stored before, and the model was not asked.
     - ``result`` is what the site's function returned, or None.
+    - ``reply_metadata`` is stored with the reply, also with one that is cut off. The site's function sets it.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class Turn:
         self.messages = [question, *following]
         self.replayed = False
         self.result: Any = None
+        self.reply_metadata: Mapping[str, Any] = {}
 
     # What came of it.
 
@@ -169,6 +171,10 @@ class Turn:
     def _store(self, said: Sequence[Reply], does: Does, cut_off: str | None = None) -> None:
         """Store ``said``. ``cut_off`` is not None if the last one is the reply."""
         memory, step = self._memory, self._step._replace(does=does)
+        if cut_off is not None and self.reply_metadata:
+            *before, last = said
+            metadata = {**last.message.metadata, **self.reply_metadata}
+            said = [*before, last._replace(message=dataclasses.replace(last.message, metadata=metadata))]
         entries = [
             memory.entries([reply.message], usage=reply.usage)[0]._replace(reply_to=self.question.position)
             for reply in said
