@@ -523,9 +523,11 @@ def test_a_reply_that_was_cut_off_is_kept_and_replaced(memory: ConversationMemor
 def test_a_reader_who_goes_away_after_the_turn_was_lost_gets_no_error(memory: ConversationMemory) -> None:
     pieces = iter(memory.stream_answer("s", "Hi", lambda turn: iter(["Good ", "day"])))
     next(pieces)
-    memory.truncate("s", 0)
+    memory.replace("s", 0, ChatMessage.human("Good morning"))
     pieces.close()  # type: ignore[attr-defined]
-    assert stored(memory) == []
+    assert texts(memory) == ["Good morning"]
+    # The turn has ended, so nobody waits for it.
+    assert memory.answer("s", None, says("Hello!"), wait=0).text == "Hello!"
 
 
 def test_a_reply_that_is_stopped_stays(memory: ConversationMemory) -> None:
@@ -615,6 +617,34 @@ def test_the_asynchronous_twin_takes_each_function(memory: ConversationMemory) -
 
     assert event_loops.run(answer()) == ["Hello!", "It is 42."]
     assert memory.answer("t", "What is it?", ask).text == "It is 42."
+
+
+@pytest.mark.parametrize("step", ["_open", "_prepare"])
+@pytest.mark.parametrize("operation", ["aanswer", "astream_answer"])
+def test_a_request_that_is_cancelled_while_it_opens_a_turn_leaves_none_open(
+    step: str, operation: str, memory: ConversationMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cls: Any = Turn if step == "_prepare" else type(memory)
+    work, reached, cancelled = getattr(cls, step), threading.Event(), threading.Event()
+
+    def slowly(*args: Any) -> Any:
+        done = work(*args)
+        reached.set()
+        cancelled.wait(30)
+        return done
+
+    async def cancel() -> None:
+        answering = asyncio.ensure_future(getattr(memory.session("s"), operation)("Hi", fails))
+        await asyncio.to_thread(reached.wait, 30)
+        answering.cancel()
+        cancelled.set()
+        with pytest.raises(asyncio.CancelledError):
+            await answering
+
+    with monkeypatch.context() as patched:
+        patched.setattr(cls, step, slowly)
+        event_loops.run(cancel())
+    assert memory.answer("s", None, says("Hello!"), wait=0).text == "Hello!"
 
 
 # The forms of the clients.

@@ -16,7 +16,7 @@ from asgiref.sync import iscoroutinefunction, sync_to_async
 from django_convmemory.context.wire.replies import Chunks, Reply
 from django_convmemory.exceptions import TurnError
 from django_convmemory.operations.arguments import Named
-from django_convmemory.operations.turns import Turn, Turns, awaited, waited
+from django_convmemory.operations.turns import Turn, Turns, awaited, uncancelled, waited
 from django_convmemory.rules.turns import Does
 
 logger = logging.getLogger(__name__)
@@ -134,8 +134,9 @@ class TurnStream:
         except GeneratorExit:
             # The reader has gone, or the page that asked for the stop. Nobody is there for an error of the turn.
             try:
-                stopped = turn._memory.store.renew_turn(turn._name, turn._step)
-                turn._finish_early(said, "stopped" if stopped else "lost")
+                with turn._ending():
+                    stopped = turn._memory.store.renew_turn(turn._name, turn._step)
+                    turn._finish_early(said, "stopped" if stopped else "lost")
             except TurnError as error:
                 logger.warning("A reply that was cut off was not stored in session %.300r: %s", turn._name.key, error)
             raise
@@ -296,7 +297,7 @@ class Streams(Turns):
         loading = {"system": system, "max_tokens": max_tokens, "recall": recall}
         asked = self._question(session, question, ask, key, again, edit, loading, metadata, wait)
         turn = await awaited(self._opening(asked))
-        return await sync_to_async(self._stream)(turn, ask)
+        return await uncancelled(lambda: self._stream(turn, ask), TurnStream.close)
 
     def _stream(self, turn: Turn, ask: Any) -> TurnStream:
         if not turn.replayed:

@@ -9,7 +9,7 @@ import datetime as dt
 import time
 import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
 
@@ -37,6 +37,7 @@ _TRIES = 5
 
 _NOTHING = MessageUsage(0, 0, 0)
 
+T = TypeVar("T")
 # What a site's function gets is the open turn. What it returns is described at ConversationMemory.answer.
 Ask = Callable[["Turn"], Any]
 
@@ -172,9 +173,9 @@ class Turn:
         """Store ``said``. ``cut_off`` is not None if the last one is the reply."""
         memory, step = self._memory, self._step._replace(does=does)
         if cut_off is not None and self.reply_metadata:
-            *before, last = said
-            metadata = {**last.message.metadata, **self.reply_metadata}
-            said = [*before, last._replace(message=dataclasses.replace(last.message, metadata=metadata))]
+            *before, reply = said
+            metadata: Any = {**reply.message.metadata, **self.reply_metadata}
+            said = [*before, reply._replace(message=dataclasses.replace(reply.message, metadata=metadata))]
         entries = [
             memory.entries([reply.message], usage=reply.usage)[0]._replace(reply_to=self.question.position)
             for reply in said
@@ -555,9 +556,27 @@ async def awaited(opening: Generator[float, None, Turn]) -> Turn:
             turn: Turn = stop.value
             return turn
 
-    step = sync_to_async(advance)
-    waited = await step()
+    def undo(step: float | Turn) -> None:
+        if isinstance(step, Turn):
+            step._end()
+
+    waited = await uncancelled(advance, undo)
     while not isinstance(waited, Turn):
         await asyncio.sleep(waited)
-        waited = await step()
+        waited = await uncancelled(advance, undo)
     return waited
+
+
+async def uncancelled(work: Callable[[], T], undo: Callable[[T], object]) -> T:
+    """Do ``work`` in a thread. If the request is cancelled meanwhile, ``undo`` what it did: a thread goes on."""
+    working = asyncio.ensure_future(sync_to_async(work)())
+
+    async def undone() -> None:
+        with contextlib.suppress(Exception):
+            await sync_to_async(undo)(await working)
+
+    try:
+        return await asyncio.shield(working)
+    except asyncio.CancelledError:
+        await asyncio.shield(undone())
+        raise
