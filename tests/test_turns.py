@@ -585,7 +585,7 @@ def test_each_function_streams_to_each_reader(kind: str, memory: ConversationMem
         pieces = aiter(stream)
         found = [await anext(pieces) for _ in range(most)]
         if most < 3:
-            await pieces.aclose()  # type: ignore[attr-defined]
+            await pieces.aclose()
         else:
             found += [piece async for piece in pieces]
         return found

@@ -8,7 +8,7 @@ import functools
 import inspect
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping
 from typing import Any
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
@@ -64,7 +64,7 @@ class TurnStream:
         finally:
             self.close()
 
-    async def __aiter__(self) -> AsyncIterator[str]:
+    async def __aiter__(self) -> AsyncGenerator[str, None]:
         if not (iscoroutinefunction(self._ask) or inspect.isasyncgenfunction(self._ask)):
             pieces = iter(self)
             following = sync_to_async(lambda: next(pieces, None))

@@ -50,6 +50,13 @@ export async function refresh(from) {
   return true;
 }
 
+// Remove the reply to the last question from the page, and the question itself if it gets another text.
+export function removeTurn(itself) {
+  const items = shown();
+  const question = items.findLastIndex((item) => item.matches(".user"));
+  for (const item of items.slice(itself ? question : question + 1)) item.remove();
+}
+
 function insert(item) {
   // A reply that is being written, or has failed, is not stored. It stands at the end.
   const next = [...list.children].find((other) => !other.dataset.position || positionOf(other) > positionOf(item));
