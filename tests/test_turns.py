@@ -10,13 +10,14 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from django.db import transaction
+from django.db import connection, transaction
 
 from django_convmemory import exceptions, models
 from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.context.wire import replies
 from django_convmemory.memory import ConversationBufferMemory, ConversationMemory, ConversationSummaryBufferMemory
 from django_convmemory.messages import ChatMessage
+from django_convmemory.operations import streams
 from django_convmemory.operations.streams import TurnStream
 from django_convmemory.operations.turns import Turn
 from django_convmemory.scheduling import NullScheduler
@@ -543,6 +544,29 @@ def test_a_reply_that_is_stopped_stays(memory: ConversationMemory) -> None:
     assert (stream.turn.cut_off, stored(memory)[1][1:]) == ("stopped", ("One, two, ", 1, "stopped"))
     assert memory.stream_answer("s", "Count.", ask, key="k").turn.replayed
     assert not memory.store.stop_turn(memory.resolve("s"), 1)
+
+
+def test_no_connection_is_held_while_the_model_speaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, events = built(ORMStore()), []
+    monkeypatch.setattr(streams, "_SIGN_OF_LIFE", 0.0)
+    monkeypatch.setattr(ORMStore, "give_back_connection", lambda store: events.append("given back"))
+
+    def note(execute: Any, *query: Any) -> Any:
+        events.append("query")
+        return execute(*query)
+
+    def ask(turn: Turn) -> Iterator[str]:
+        turn.append(ChatMessage.ai(None, tool_calls=[CALL]), ChatMessage.tool("42", "c1"))
+        assert turn.context[-1].text == "42"
+        for text in ("It ", "is ", "42."):
+            assert events[-1] == "given back"
+            events.clear()
+            yield text
+
+    with connection.execute_wrapper(note):
+        pieces = iter(memory.stream_answer("s", "What is it?", ask))
+        assert events[-1] == "given back"
+        list(pieces)
 
 
 def asks(kind: str) -> tuple[Callable[[Turn], Any], list[bool]]:

@@ -168,7 +168,9 @@ class TurnStream:
         if time.monotonic() - turn._alive < _SIGN_OF_LIFE:
             return False
         turn._alive = time.monotonic()
-        return turn._memory.store.renew_turn(turn._name, turn._step)
+        stopped = turn._memory.store.renew_turn(turn._name, turn._step)
+        turn._memory.store.give_back_connection()
+        return stopped
 
 
 class _Source:

@@ -127,9 +127,12 @@ class Turn:
 
     def load(self, /, **options: Any) -> Context:
         """Load the context with other arguments: see :meth:`.ConversationMemory.load`."""
-        return self._memory.load_turn(
+        context = self._memory.load_turn(
             self._name, question=self.question, at=self._step.after, **(self._loading | options)
         )
+        # The model is asked next.
+        self._memory.store.give_back_connection()
+        return context
 
     aload = asynchronous(load)
 
@@ -256,9 +259,8 @@ class Turn:
             raise
 
     def _prepare(self) -> None:
-        """Load the context, and give the connection back while the model is asked."""
+        """Load the context before the model is asked."""
         self.context  # noqa: B018
-        self._memory.store.give_back_connection()
 
     def _end(self) -> None:
         """End the turn without a reply. What was appended stays."""
