@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from django.db import transaction
+from django.db import connection, transaction
 from openai.types.chat import ChatCompletion
 
 from django_convmemory import exceptions, models
@@ -18,6 +18,7 @@ from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.context.wire import replies
 from django_convmemory.memory import ConversationBufferMemory, ConversationMemory, ConversationSummaryBufferMemory
 from django_convmemory.messages import ChatMessage
+from django_convmemory.operations import streams
 from django_convmemory.operations.streams import TurnStream
 from django_convmemory.operations.turns import Turn
 from django_convmemory.scheduling import NullScheduler
@@ -168,6 +169,30 @@ def test_what_the_provider_reported_is_stored_with_its_message(memory: Conversat
     assert memory.history("s")[1].usage == reply["usage"]
     if isinstance(memory.store, ORMStore):
         assert models.Message.objects.get(position=2).usage == reply["usage"]
+
+
+def test_the_function_says_what_metadata_the_reply_has(memory: ConversationMemory) -> None:
+    def ask(turn: Turn) -> Iterator[Any]:
+        turn.append(ChatMessage.ai(None, tool_calls=[CALL]), ChatMessage.tool("42", "c1"))
+        turn.reply_metadata = {"sources": [1]}
+        yield from ("It is ", "42.")
+
+    for text, cut_off in (("It is ", "lost"), ("It is 42.", "")):
+        pieces = iter(memory.stream_answer("s", "What is it?", ask))
+        next(pieces)
+        pieces.close() if cut_off else list(pieces)  # type: ignore[attr-defined]
+        found = [(row.message.text, row.message.metadata, row.cut_off) for row in memory.history("s")[1:]]
+        assert found == [("", {}, None), ("42", {}, None), (text, {"sources": (1,)}, cut_off)]
+        memory.clear("s")
+    message = ChatMessage.ai("Hello!", metadata={"a": 1, "b": 1})
+
+    def returns(turn: Turn) -> ChatMessage:
+        turn.reply_metadata = {"b": 2}
+        return message
+
+    reply = memory.answer("s", "Hi", returns).reply
+    assert reply is not None
+    assert reply.message.metadata == {"a": 1, "b": 2}
 
 
 # Questions.
@@ -522,9 +547,11 @@ def test_a_reply_that_was_cut_off_is_kept_and_replaced(memory: ConversationMemor
 def test_a_reader_who_goes_away_after_the_turn_was_lost_gets_no_error(memory: ConversationMemory) -> None:
     pieces = iter(memory.stream_answer("s", "Hi", lambda turn: iter(["Good ", "day"])))
     next(pieces)
-    memory.truncate("s", 0)
+    memory.replace("s", 0, ChatMessage.human("Good morning"))
     pieces.close()  # type: ignore[attr-defined]
-    assert stored(memory) == []
+    assert texts(memory) == ["Good morning"]
+    # The turn has ended, so nobody waits for it.
+    assert memory.answer("s", None, says("Hello!"), wait=0).text == "Hello!"
 
 
 def test_a_reply_that_is_stopped_stays(memory: ConversationMemory) -> None:
@@ -540,6 +567,29 @@ def test_a_reply_that_is_stopped_stays(memory: ConversationMemory) -> None:
     assert (stream.turn.cut_off, stored(memory)[1][1:]) == ("stopped", ("One, two, ", 1, "stopped"))
     assert memory.stream_answer("s", "Count.", ask, key="k").turn.replayed
     assert not memory.store.stop_turn(memory.resolve("s"), 1)
+
+
+def test_no_connection_is_held_while_the_model_speaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, events = built(ORMStore()), []
+    monkeypatch.setattr(streams, "_SIGN_OF_LIFE", 0.0)
+    monkeypatch.setattr(ORMStore, "give_back_connection", lambda store: events.append("given back"))
+
+    def note(execute: Any, *query: Any) -> Any:
+        events.append("query")
+        return execute(*query)
+
+    def ask(turn: Turn) -> Iterator[str]:
+        turn.append(ChatMessage.ai(None, tool_calls=[CALL]), ChatMessage.tool("42", "c1"))
+        assert turn.context[-1].text == "42"
+        for text in ("It ", "is ", "42."):
+            assert events[-1] == "given back"
+            events.clear()
+            yield text
+
+    with connection.execute_wrapper(note):
+        pieces = iter(memory.stream_answer("s", "What is it?", ask))
+        assert events[-1] == "given back"
+        list(pieces)
 
 
 def asks(kind: str) -> tuple[Callable[[Turn], Any], list[bool]]:
@@ -582,7 +632,7 @@ def test_each_function_streams_to_each_reader(kind: str, memory: ConversationMem
         pieces = aiter(stream)
         found = [await anext(pieces) for _ in range(most)]
         if most < 3:
-            await pieces.aclose()  # type: ignore[attr-defined]
+            await pieces.aclose()
         else:
             found += [piece async for piece in pieces]
         return found
@@ -614,6 +664,34 @@ def test_the_asynchronous_twin_takes_each_function(memory: ConversationMemory) -
 
     assert event_loops.run(answer()) == ["Hello!", "It is 42."]
     assert memory.answer("t", "What is it?", ask).text == "It is 42."
+
+
+@pytest.mark.parametrize("step", ["_open", "_prepare"])
+@pytest.mark.parametrize("operation", ["aanswer", "astream_answer"])
+def test_a_request_that_is_cancelled_while_it_opens_a_turn_leaves_none_open(
+    step: str, operation: str, memory: ConversationMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cls: Any = Turn if step == "_prepare" else type(memory)
+    work, reached, cancelled = getattr(cls, step), threading.Event(), threading.Event()
+
+    def slowly(*args: Any) -> Any:
+        done = work(*args)
+        reached.set()
+        cancelled.wait(30)
+        return done
+
+    async def cancel() -> None:
+        answering = asyncio.ensure_future(getattr(memory.session("s"), operation)("Hi", fails))
+        await asyncio.to_thread(reached.wait, 30)
+        answering.cancel()
+        cancelled.set()
+        with pytest.raises(asyncio.CancelledError):
+            await answering
+
+    with monkeypatch.context() as patched:
+        patched.setattr(cls, step, slowly)
+        event_loops.run(cancel())
+    assert memory.answer("s", None, says("Hello!"), wait=0).text == "Hello!"
 
 
 # The forms of the clients.

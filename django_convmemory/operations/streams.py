@@ -8,7 +8,7 @@ import functools
 import inspect
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from typing import Any
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
@@ -17,7 +17,7 @@ from django.http import HttpRequest, StreamingHttpResponse
 from django_convmemory.context.wire.replies import Chunks, Reply
 from django_convmemory.exceptions import TurnError
 from django_convmemory.operations import events
-from django_convmemory.operations.turns import Turn, Turns, arguments_of, awaited, waited
+from django_convmemory.operations.turns import Turn, Turns, arguments_of, awaited, uncancelled, waited
 from django_convmemory.rules.turns import Does
 
 logger = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class TurnStream:
         finally:
             self.close()
 
-    async def __aiter__(self) -> AsyncIterator[str]:
+    async def __aiter__(self) -> AsyncGenerator[str, None]:
         if not (iscoroutinefunction(self._ask) or inspect.isasyncgenfunction(self._ask)):
             pieces = iter(self)
             following = sync_to_async(lambda: next(pieces, None))
@@ -139,8 +139,9 @@ class TurnStream:
         except GeneratorExit:
             # The reader has gone, or the page that asked for the stop. Nobody is there for an error of the turn.
             try:
-                stopped = turn._memory.store.renew_turn(turn._name, turn._step)
-                turn._finish_early(said, "stopped" if stopped else "lost")
+                with turn._ending():
+                    stopped = turn._memory.store.renew_turn(turn._name, turn._step)
+                    turn._finish_early(said, "stopped" if stopped else "lost")
             except TurnError as error:
                 logger.warning("A reply that was cut off was not stored in session %.300r: %s", turn._name.key, error)
             raise
@@ -172,7 +173,9 @@ class TurnStream:
         if time.monotonic() - turn._alive < _SIGN_OF_LIFE:
             return False
         turn._alive = time.monotonic()
-        return turn._memory.store.renew_turn(turn._name, turn._step)
+        stopped = turn._memory.store.renew_turn(turn._name, turn._step)
+        turn._memory.store.give_back_connection()
+        return stopped
 
 
 class _Source:
@@ -273,7 +276,7 @@ class Streams(Turns):
         """The asynchronous twin of :meth:`stream_answer`."""
         question = self.asked(*asked, **options)
         turn = await awaited(self._opening(question))
-        return await sync_to_async(self._stream)(turn, question.ask)
+        return await uncancelled(lambda: self._stream(turn, question.ask), TurnStream.close)
 
     def _stream(self, turn: Turn, ask: Any) -> TurnStream:
         if not turn.replayed:

@@ -65,6 +65,7 @@ class Turn:
     - ``replayed``: the reply was stored before, and the model was not asked.
     - ``result`` is what the site's function returned, or None.
     - ``request`` is the request of the API, or None.
+    - ``reply_metadata`` is stored with the reply, also with one that is cut off. The site's function sets it.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class Turn:
         self.request: Any = None
         # A page may want to know it before the reply is there.
         self._new_reply_id = counters.new_ids(1)[0]
+        self.reply_metadata: Mapping[str, Any] = {}
 
     # What came of it.
 
@@ -153,9 +155,12 @@ class Turn:
 
     def load(self, /, **options: Any) -> Context:
         """Load the context with other arguments: see :meth:`.ConversationMemory.load`."""
-        return self._memory.load_turn(
+        context = self._memory.load_turn(
             self._name, question=self.question, at=self._step.after, **(self._loading | options)
         )
+        # The model is asked next.
+        self._memory.store.give_back_connection()
+        return context
 
     aload = asynchronous(load)
 
@@ -203,6 +208,10 @@ class Turn:
     def _store(self, said: Sequence[Reply], does: Does, cut_off: str | None = None) -> None:
         """Store ``said``. ``cut_off`` is not None if the last one is the reply."""
         memory, step = self._memory, self._step._replace(does=does)
+        if cut_off is not None and self.reply_metadata:
+            *before, reply = said
+            metadata: Any = {**reply.message.metadata, **self.reply_metadata}
+            said = [*before, reply._replace(message=dataclasses.replace(reply.message, metadata=metadata))]
         entries = [
             memory.entries([reply.message], usage=reply.usage)[0]._replace(reply_to=self.question.position)
             for reply in said
@@ -285,9 +294,8 @@ class Turn:
             raise
 
     def _prepare(self) -> None:
-        """Load the context, and give the connection back while the model is asked."""
+        """Load the context before the model is asked."""
         self.context  # noqa: B018
-        self._memory.store.give_back_connection()
 
     def _end(self) -> None:
         """End the turn without a reply. What was appended stays."""
@@ -601,9 +609,27 @@ async def awaited(opening: Generator[float, None, Turn]) -> Turn:
             turn: Turn = stop.value
             return turn
 
-    step = sync_to_async(advance)
-    waited = await step()
+    def undo(step: float | Turn) -> None:
+        if isinstance(step, Turn):
+            step._end()
+
+    waited = await uncancelled(advance, undo)
     while not isinstance(waited, Turn):
         await asyncio.sleep(waited)
-        waited = await step()
+        waited = await uncancelled(advance, undo)
     return waited
+
+
+async def uncancelled(work: Callable[[], T], undo: Callable[[T], object]) -> T:
+    """Do ``work`` in a thread. If the request is cancelled meanwhile, ``undo`` what it did: a thread goes on."""
+    working = asyncio.ensure_future(sync_to_async(work)())
+
+    async def undone() -> None:
+        with contextlib.suppress(exceptions.ConvMemoryError):  # Nobody is there for it.
+            await sync_to_async(undo)(await working)
+
+    try:
+        return await asyncio.shield(working)
+    except asyncio.CancelledError:
+        await asyncio.shield(undone())
+        raise

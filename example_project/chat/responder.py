@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import abc
 import asyncio
 import functools
 import os
 import re
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncIterator
 from typing import Any
 
 import openai
+from asgiref.sync import sync_to_async
+from django.db import close_old_connections
 
 from chat import quotes
 from chat.families import relatives
-from django_convmemory.context.assembly import Context, Part
-from django_convmemory.operations.handles import SessionHandle
+from django_convmemory.context.assembly import Context
+from django_convmemory.operations.turns import Turn
 
 SYSTEM = "You are a helpful assistant. Be brief and concrete."
 
@@ -23,38 +24,22 @@ SYSTEM = "You are a helpful assistant. Be brief and concrete."
 PACE = float(os.environ.get("EXAMPLE_PACE") or 0.03)
 
 
-class Reply(abc.ABC):
-    """A reply: ``pieces`` of text, and afterwards ``usage``, the tokens it took, or None if they are unknown.
+async def ask(turn: Turn) -> Any:
+    """Return the stream of the reply to the question of ``turn``. The reply's metadata names what was recalled for it.
 
-    ``recalled`` has the positions of the earlier messages that the memory found for it.
+    Raises ``openai.OpenAIError`` if the model's endpoint fails.
     """
-
-    usage: Any = None
-    recalled: Sequence[int] = ()
-
-    @abc.abstractmethod
-    def pieces(self) -> AsyncGenerator[str, None]:
-        """Yield the text, piece by piece."""
-
-
-async def reply_to(session: SessionHandle) -> Reply:
-    """Return the reply to the newest question of a session. The model is called when the pieces are iterated."""
     if os.environ.get("OPENAI_MODEL"):
-        return ModelReply(await recalling(session))
-    return await answer(session, await session.aload(system=SYSTEM))
-
-
-async def recalling(session: SessionHandle) -> Context:
-    """Return the context with quotes of what matches the newest question, or else other forms of its words."""
-    context = await session.aload(system=SYSTEM, recall=True)
-    asked = newest_question(context)
-    forms = "" if context.recalled or asked is None else relatives(asked.message.text)
-    if not forms or asked is None:
-        return context
-    hits = await session.asearch(forms, before=asked.position, limit=3)
-    # Of all the forms, only those that occur: a context quotes nothing that has too little of a query.
-    said = dict.fromkeys(piece.text for hit in hits for piece in hit.pieces if piece.marked)
-    return await session.aload(system=SYSTEM, recall=" ".join(said)) if said else context
+        context = await recalling(turn)
+        stream, recalled = asked(context), [hit.position for hit in context.recalled]
+    else:
+        text, recalled = await quoting(turn)
+        stream = spoken(text)
+    if recalled:
+        turn.reply_metadata = {"recalled": recalled}
+    # Free the database connection while the model answers. The next query opens another.
+    await sync_to_async(close_old_connections)()
+    return stream
 
 
 def by_whom() -> str:
@@ -62,67 +47,54 @@ def by_whom() -> str:
     return os.environ.get("OPENAI_MODEL") or "the offline responder"
 
 
+async def recalling(turn: Turn) -> Context:
+    """Return the context with quotes of what matches the question, or else other forms of its words."""
+    question = turn.question
+    forms = "" if turn.context.recalled else relatives(question.message.text)
+    hits = await turn.session.asearch(forms, before=question.position, limit=3) if forms else []
+    # Of all the forms, only those that occur: a context quotes nothing that has too little of a query.
+    said = dict.fromkeys(piece.text for hit in hits for piece in hit.pieces if piece.marked)
+    return await turn.aload(recall=" ".join(said)) if said else turn.context
+
+
 @functools.cache
 def _client() -> openai.AsyncOpenAI:
     return openai.AsyncOpenAI(timeout=60, max_retries=1)
 
 
-class ModelReply(Reply):
-    """A reply of an OpenAI-compatible endpoint: ``OPENAI_BASE_URL``, ``OPENAI_API_KEY`` and ``OPENAI_MODEL``."""
-
-    def __init__(self, context: Context) -> None:
-        self.context = context
-        self.recalled = [hit.position for hit in context.recalled]
-
-    async def pieces(self) -> AsyncGenerator[str, None]:
-        """Yield the text. Raises ``openai.OpenAIError`` if the endpoint fails, also during the stream."""
-        messages: Any = self.context.to_openai()
-        stream = await _client().chat.completions.create(
-            model=os.environ["OPENAI_MODEL"],
-            messages=messages,
-            stream=True,
-            stream_options={"include_usage": True},
-        )
-        async with stream:
-            async for chunk in stream:
-                if chunk.usage is not None:
-                    self.usage = chunk.usage
-                if chunk.choices and chunk.choices[0].delta.content:
-                    yield chunk.choices[0].delta.content
+async def asked(context: Context) -> AsyncIterator[Any]:
+    """Yield what an OpenAI-compatible endpoint streams: ``OPENAI_BASE_URL``, ``OPENAI_API_KEY``, ``OPENAI_MODEL``."""
+    messages: Any = context.to_openai()
+    stream = await _client().chat.completions.create(
+        model=os.environ["OPENAI_MODEL"], messages=messages, stream=True, stream_options={"include_usage": True}
+    )
+    async with stream:
+        async for chunk in stream:
+            yield chunk
 
 
-class OfflineReply(Reply):
-    """A reply whose text is known."""
-
-    def __init__(self, text: str, recalled: Sequence[int] = ()) -> None:
-        self.text, self.recalled = text, recalled
-
-    async def pieces(self) -> AsyncGenerator[str, None]:
-        for piece in re.findall(r"\s*\S+|\s+", self.text):
-            await asyncio.sleep(PACE)
-            yield piece
+async def spoken(text: str) -> AsyncIterator[str]:
+    """Yield a text word by word."""
+    for word in re.findall(r"\s*\S+|\s+", text):
+        await asyncio.sleep(PACE)
+        yield word
 
 
-async def answer(session: SessionHandle, context: Context) -> OfflineReply:
-    """Return the answer of the offline responder: what a search finds, or else what the context has."""
+async def quoting(turn: Turn) -> tuple[str, list[int]]:
+    """Return the answer of the offline responder, and the positions that a search has found for it.
+
+    It quotes what a search finds, or else what the context has.
+    """
+    question, context = turn.question, turn.context
     # The introduction appears once, so that it does not fill the summary.
     introduced = any(message.role == "assistant" and quotes.OFFLINE in message.text for message in context)
     first = quotes.AGAIN if introduced else quotes.OFFLINE
-    asked = newest_question(context)
-    if asked is not None and quotes.is_statement(asked.message.text):
-        return OfflineReply(f"{first}\nI have stored it. Ask me about it later.")
-    found: list[quotes.Sentence] = []
-    said: list[quotes.Sentence] = []
-    if asked is not None and asked.position is not None:
-        found = await quotes.found(session, asked.message.text, asked.position)
-        said = found or quotes.of_context(asked.message.text, context)
+    if quotes.is_statement(question.message.text):
+        return f"{first}\nI have stored it. Ask me about it later.", []
+    found = await quotes.found(turn.session, question.message.text, question.position)
+    said = found or quotes.of_context(question.message.text, context)
     if not said:
-        return OfflineReply(f"{first}\nThe conversation's memory has nothing about your message yet.")
+        return f"{first}\nThe conversation's memory has nothing about your message yet.", []
     quoted = [sentence.quoted() for sentence in said]
     lines = [first, "The conversation's memory has this about your message:", *quoted]
-    return OfflineReply("\n".join(lines), [sentence.position for sentence in found if sentence.position])
-
-
-def newest_question(context: Context) -> Part | None:
-    """Return the newest message of the user, or None if the context shows none."""
-    return next((part for part in reversed(context.parts) if part.message.role == "user" and part.position), None)
+    return "\n".join(lines), [sentence.position for sentence in found if sentence.position]

@@ -16,7 +16,6 @@ urlpatterns = [
     path("c/<uuid:public_id>/recalled/<int:position>/", views.recalled, name="recalled"),
     path("c/<uuid:public_id>/send/", views.send, name="send"),
     path("c/<uuid:public_id>/reply/", replies.reply, name="reply"),
-    path("c/<uuid:public_id>/again/", views.again, name="again"),
     path("c/<uuid:public_id>/fork/<int:position>/", views.fork, name="fork"),
     path("c/<uuid:public_id>/redact/<int:position>/", views.redact, name="redact"),
     path("c/<uuid:public_id>/redact-replies/", views.redact_replies, name="redact-replies"),

@@ -15,7 +15,7 @@ from django.utils.http import quote_etag, urlencode
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
 
-from chat import caches, people, recalls, redactions, refusals, searches, titles, turns, versions
+from chat import caches, people, questions, recalls, redactions, refusals, searches, titles, versions
 from chat.responder import SYSTEM, by_whom
 from chat.throttles import limited
 from django_convmemory.exceptions import (
@@ -135,7 +135,7 @@ def recalled(request: HttpRequest, public_id: uuid.UUID, position: int) -> HttpR
 @limited
 def begin(request: HttpRequest) -> HttpResponse:
     """Begin a conversation with its first message."""
-    text = _text(request)
+    text = questions.typed(request)
     if not text:
         return redirect("chat:index")
     refusal = refusals.too_long(text)
@@ -167,7 +167,7 @@ def _begun(request: HttpRequest, key: str, text: str) -> SessionHandle:
 def send(request: HttpRequest, public_id: uuid.UUID) -> HttpResponse:
     """Store the user's message. The page then requests the reply. A retry with the same key stores nothing twice."""
     session = people.conversation(request, public_id)
-    text = _text(request)
+    text = questions.typed(request)
     if not text:
         return HttpResponse(status=204)
     if refusal := refusals.too_long(text):
@@ -186,33 +186,8 @@ def send(request: HttpRequest, public_id: uuid.UUID) -> HttpResponse:
     if not request.headers.get("HX-Request"):
         return _redirect(request, session)
     stored = handle.history(after=receipt.first_position - 1, limit=1)
-    position = receipt.last_position
-    context = {"session": session, "messages": stored, "key": uuid.uuid4().hex, "editable": position, "last": position}
+    context = {"session": session, "messages": stored, "key": uuid.uuid4().hex, "editable": questions.newest(stored)}
     return render(request, "chat/sent.html", context)
-
-
-@require_POST
-@limited
-def again(request: HttpRequest, public_id: uuid.UUID) -> HttpResponse:
-    """Have the last turn answered again; a ``text`` replaces the question."""
-    session = people.conversation(request, public_id)
-    position, last = (_number(request.POST.get(name)) for name in ("position", "last"))
-    text = _text(request)
-    if refusal := refusals.too_long(text):
-        return _refused(request, refusal)
-    try:
-        turns.ask_again(session, position, text, last)
-    except turns.WentOn:
-        return _refused(request, "The conversation has changed meanwhile. Reload the page to see it.", status=409)
-    except ConvMemoryError as error:
-        return _refused(request, refusals.of_store(error))
-    if text and position == 1:
-        titles.rename(session, text)
-    response = _redirect(request, session)
-    if response.headers.pop("HX-Redirect", None):
-        # The page shows the question as it is now, and asks for its reply.
-        response["HX-Trigger"] = json.dumps({"asked-again": {"from": position}})
-    return response
 
 
 @require_POST
@@ -303,12 +278,6 @@ def _refused(request: HttpRequest, error: str, status: int = 422) -> HttpRespons
     return render(request, "chat/refused.html", {"error": error}, status=status)
 
 
-def _text(request: HttpRequest) -> str:
-    """Return the text of the form, without characters that a page cannot show."""
-    text = request.POST.get("text", "").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text.strip()
-
-
 def _key(request: HttpRequest) -> str:
     """Return the idempotency key of the form, or a new key."""
     try:
@@ -360,15 +329,20 @@ def _messages(session: Session, page: dict[str, int], limit: int = PAGE) -> dict
         "messages": messages,
         "earlier": messages[0].position if messages and messages[0].position > 1 else None,
         "later": None if newest else messages[-1].position,
-        "editable": turns.question(messages) if newest else None,
+        "editable": questions.newest(messages) if newest else None,
         "last": messages[-1].position if messages else None,
-        "unanswered": newest and bool(messages) and messages[-1].message.role in ("user", "tool"),
+        "unanswered": newest and bool(messages) and _waits(messages[-1]),
     }
 
 
 def _tag(session: Session) -> str:
     """Return an entity tag that changes whenever the panel does."""
     return quote_etag(f"{session.revision}-{session.state}")
+
+
+def _waits(last: StoredMessage) -> bool:
+    """Return whether a conversation that ends with this message waits for a reply."""
+    return last.message.role in ("user", "tool") and not last.redacted
 
 
 def _panel(session: Session) -> dict[str, Any]:

@@ -352,33 +352,43 @@ def test_what_no_database_stores_is_left_out_of_a_reply(modelled: str, model: Op
     delta = {"role": "assistant", "content": "half \ud83d a\0b end"}
     chunk = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "fake"}
     chunks = [
-        chunk | {"choices": [{"index": 0, "delta": delta}]},
+        chunk | {"choices": [{"index": 0, "delta": delta, "finish_reason": "stop"}]},
         chunk | {"choices": [], "usage": {"x": "a\0b"}},
     ]
     body = "".join(f"data: {json.dumps(each)}\n\n" for each in chunks) + "data: [DONE]\n\n"
     model.queue(Behaviour("raw", body=body, headers={"Content-Type": "text/event-stream"}))
     say(page, "And then?")
     assert "half \ufffd ab end" in page.locator("#messages .assistant").last.inner_text()
+    assert page.locator("#messages .partial").count() == 0
 
 
-def test_wrong_addresses_and_forms(modelled: str, page: Page) -> None:
+def test_wrong_addresses_and_forms(modelled: str, model: OpenAIServer, page: Page) -> None:
     begun(page, modelled)
     address, huge = page.url, "9" * 30
     for path in ("fork/99/", f"fork/{huge}/", "redact/0/", "redact/99/", f"redact/{huge}/"):
         assert post(page, f"{address}{path}").status == 404, path
     for before in ("x", huge, "9" * 5000, "-1"):
         assert page.request.get(address, params={"before": before}).status == 200
+    question = page.locator("#m1 [data-edit]").get_attribute("data-edit") or ""
     for text, told in (("a\0b", "could not be stored"), ("a" * 300_000, "Please shorten it.")):
-        for url in (f"{modelled}/begin/", f"{address}send/", f"{address}again/"):
-            refused = post(page, url, text=text, position="1", last="2")
+        for url in (f"{modelled}/begin/", f"{address}send/", f"{address}reply/"):
+            refused = post(page, url, text=text, again=question)
             assert (refused.status, told in refused.text()) == (422, True), url
             # It is said in the words of a visitor.
             assert not re.search(r"max_|option|PostgreSQL", refused.text())
-    # Another window shows fewer messages than are stored.
-    for form in ({"position": "1", "last": "1"}, {"position": "x", "last": "2"}):
-        assert post(page, f"{address}again/", **form).status == 409
     page.reload()
     assert "A fine answer" in page.locator("#messages").inner_text()
+    # Another window shows fewer messages than are stored, or the question before it was edited.
+    second = page.context.new_page()
+    second.goto(address)
+    say(second, "Good night.")
+    asked = len(model.log)
+    for again in (question, "x", str(uuid.uuid4())):
+        for form in ({}, {"text": "Something else."}):
+            assert post(page, f"{address}reply/", again=again, **form).status == 409
+    assert len(model.log) == asked
+    second.reload()
+    assert second.locator("#messages .message").count() == 4
     # The same message with the same key opens the same conversation; a changed message opens another one.
     for key in ("k" * 300, "\0", ""):
         assert post(page, f"{modelled}/begin/", text="a", key=key).status == 302
@@ -398,7 +408,9 @@ def test_the_titles_of_conversations(modelled: str, page: Page) -> None:
     branch = post(page, f"{address}fork/2/").headers["location"]
     assert titles() == ["Branch: Hello there.", "Hello there."]
     # An edited question changes the title. A redaction in a branch leaves the original as it is.
-    assert post(page, f"{address}again/", position="1", last="2", text="Good day.").status == 302
+    page.goto(address)
+    edit_last(page, "Good day.")
+    answered(page, "Good day.")
     assert post(page, f"{modelled}{branch}redact/1/").status == 302
     assert post(page, f"{modelled}/begin/", text="\u200b").status == 302
     assert titles() == ["Good day.", "Untitled", "Untitled"]

@@ -129,6 +129,50 @@ def test_two_windows_agree(modelled: str, model: OpenAIServer, page: Page) -> No
     assert second.evaluate("window.same")
 
 
+def test_a_window_that_is_opened_meanwhile_waits_for_the_same_reply(
+    modelled: str, model: OpenAIServer, page: Page
+) -> None:
+    model.queue(Behaviour(text="word " * 40, pace=0.05))
+    address, asked = begun(page, modelled), len(model.log)
+    writes(page)
+    second = page.context.new_page()
+    second.goto(address)
+    answered(second, "Hello there.")
+    page.bring_to_front()
+    answered(page, "Hello there.")
+    assert texts(page) == texts(second)
+    assert len(model.log) <= asked + 1
+    assert second.locator("#notice").inner_text() == ""
+
+
+def test_a_reply_stays_until_another_one_is_stored(modelled: str, model: OpenAIServer, page: Page) -> None:
+    begun(page, modelled)
+    answered(page, "Hello there.")
+    model.queue(Behaviour("breaks_off", text="A better answer. " * 10))
+    page.locator("#m1 .menu summary").click()
+    page.click("text=Another answer")
+    page.wait_for_selector("#notice .refused")
+    assert texts(page) == ["Hello there.", "A fine answer to what was asked."]
+    model.queue(Behaviour(text="A better answer."))
+    page.click("text=Try again")
+    expect(page.locator("#messages")).to_contain_text("A better answer.")
+    answered(page, "Hello there.")
+    assert texts(page) == ["Hello there.", "A better answer."]
+
+    # One that is stopped takes its place, and can be asked for again.
+    model.queue(Behaviour(text="Once upon a time. " * 50, pace=0.05))
+    page.locator("#m1 .menu summary").click()
+    page.click("text=Another answer")
+    writes(page)
+    page.click("#stop")
+    page.wait_for_selector("#messages .partial")
+    page.click("text=Answer again")
+    page.wait_for_selector("#messages .partial", state="detached")
+    answered(page, "Hello there.")
+    assert texts(page) == ["Hello there.", "A fine answer to what was asked."]
+    assert page.evaluate("window.same")
+
+
 def test_offline_and_back(modelled: str, page: Page) -> None:
     begun(page, modelled)
     answered(page, "Hello there.")

@@ -8,8 +8,8 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+import openai
 import pytest
-from asgiref.sync import async_to_sync
 
 from django_convmemory.chat_models.base import ChatRequest, FoldData
 from django_convmemory.chat_models.scripted import ScriptedChatModel
@@ -19,6 +19,7 @@ from django_convmemory.operations.handles import SessionHandle
 from django_convmemory.rules.values import StoredMessage
 from django_convmemory.store.in_memory import InMemoryStore
 from django_convmemory.tokens import Utf8TokenCounter
+from tests.openai_server import Behaviour, OpenAIServer, prompt
 from tests.test_example_project import PROJECT
 
 NOTHING = "The conversation's memory has nothing about your message yet."
@@ -39,15 +40,14 @@ Ask = Callable[[SessionHandle, str], list[str]]
 
 @pytest.fixture
 def ask(monkeypatch: pytest.MonkeyPatch) -> Ask:
-    """Ask the responder a question, store both, and return the lines of the answer after the first."""
+    """Ask the responder a question, and return the lines of the answer after the first."""
     monkeypatch.syspath_prepend(PROJECT)
     responder = importlib.import_module("chat.responder")
+    monkeypatch.setattr(responder, "PACE", 0)
 
     def answer(session: SessionHandle, question: str) -> list[str]:
-        session.append(human(question))
-        text: str = async_to_sync(responder.reply_to)(session).text
-        session.append(ai(text))
-        first, *lines = text.splitlines()
+        stream = session.stream_answer(question, responder.ask, system=responder.SYSTEM, recall=True)
+        first, *lines = "".join(stream).splitlines()
         assert first.startswith(("I am the built-in offline responder", "(The offline responder:)"))
         if lines not in ([NOTHING], [STORED]):
             assert lines.pop(0) == "The conversation's memory has this about your message:"
@@ -198,20 +198,34 @@ def test_what_asks_nothing_is_not_answered_with_quotes(
     assert (ask(session, said) == [STORED]) == is_statement
 
 
+@pytest.mark.parametrize("reads", ["Under ", "Under a pot."])
 def test_a_model_gets_what_is_recalled_and_the_reply_names_it(
-    session: SessionHandle, monkeypatch: pytest.MonkeyPatch
+    reads: str, session: SessionHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(PROJECT)
     monkeypatch.setenv("OPENAI_MODEL", "fake")
     responder = importlib.import_module("chat.responder")
     session.append(human("My daughter is allergic to peanuts."), ai("Noted."), human("Hm."), ai("Yes?"))
-    session.append(human("What did I tell you about allergies?"))
-    reply = async_to_sync(responder.reply_to)(session)
-    assert 1 in reply.recalled
-    assert any("allergic to peanuts" in message.text for message in reply.context)
-    message = importlib.import_module("chat.replies").message_of(reply, ["Under ", "a pot."], partial=True)
-    assert message.text == "Under a pot."
-    assert message.metadata == {"recalled": tuple(reply.recalled), "partial": True}
+    with OpenAIServer() as server:
+        server.default = Behaviour(text="Under a pot.", pace=0)
+        monkeypatch.setattr(
+            responder, "_client", lambda: openai.AsyncOpenAI(base_url=server.base_url, api_key="none", max_retries=0)
+        )
+        question = "What did I tell you about allergies?"
+        stream = session.stream_answer(question, responder.ask, system=responder.SYSTEM, recall=True)
+        text, pieces = "", iter(stream)
+        while text != reads:
+            text += next(pieces)
+        # Whether the reader waits for the end, or goes away.
+        if reads == "Under ":
+            stream.close()
+        list(pieces)
+        [request] = server.log
+    assert "allergic to peanuts" in prompt(request.body)
+    reply = stream.turn.reply
+    assert reply is not None
+    assert (reply.message.text, reply.cut_off) == (reads, "lost" if reads == "Under " else "")
+    assert 1 in reply.message.metadata["recalled"]
 
 
 @pytest.mark.parametrize(

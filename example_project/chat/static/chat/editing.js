@@ -1,6 +1,5 @@
 // The menus of the messages, and editing a question in its place.
 
-import { list } from "./messages.js";
 import { answerAgain } from "./replies.js";
 
 document.addEventListener("submit", (event) => {
@@ -10,19 +9,14 @@ document.addEventListener("submit", (event) => {
 
 document.addEventListener("click", (event) => {
   const edit = event.target.closest("[data-edit]");
-  if (edit) begin(edit.closest(".message"), edit.dataset);
-  close(event.target.closest(".menu"));
+  if (edit) begin(edit.closest(".message"), edit.dataset.edit);
+  const again = event.target.closest("[data-again]");
+  if (again) answerAgain({ again: again.dataset.again });
+  close(again ? null : event.target.closest(".menu"));
 });
 
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") close(null);
-});
-
-// The server says so when it has removed the answer to a question, and perhaps replaced the question.
-document.body.addEventListener("asked-again", (event) => {
-  list.querySelector(".message:has(textarea)")?.remove();
-  close(null);
-  answerAgain(event.detail.from);
 });
 
 function close(except) {
@@ -31,7 +25,7 @@ function close(except) {
   }
 }
 
-function begin(item, { edit: position, last }) {
+function begin(item, again) {
   const text = item.querySelector(".text");
   const original = [...text.childNodes];
   const box = document.createElement("textarea");
@@ -42,11 +36,9 @@ function begin(item, { edit: position, last }) {
   send.className = "primary";
   send.append("Ask again");
   const ask = () => {
-    htmx.ajax("POST", list.dataset.again, {
-      values: { position, last, text: box.value },
-      target: "#notice",
-      headers: { "X-CSRFToken": document.body.dataset.token },
-    });
+    const edited = box.value.trim();
+    if (!edited) leave();
+    answerAgain(edited ? { again, text: edited } : { again });
   };
   const cancel = document.createElement("button");
   cancel.append("Cancel");

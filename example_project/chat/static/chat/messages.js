@@ -29,6 +29,7 @@ export async function refresh(from) {
   if (!response.ok) return false;
   const fresh = new DOMParser().parseFromString(await response.text(), "text/html").querySelector("ol");
   const follows = atEnd();
+  const before = last();
   for (const item of [...fresh.children]) {
     const old = document.getElementById(item.id);
     if (old === null) insert(item);
@@ -46,8 +47,16 @@ export async function refresh(from) {
   const renaming = document.getElementById("title");
   if (!renaming.closest("[open]")) renaming.value = fresh.dataset.name;
   mark(covered);
-  if (follows) toEnd();
+  // If nothing was added, the reader may be on the way to another part of the page.
+  if (follows && last() > before) toEnd();
   return true;
+}
+
+// Remove the reply to the last question from the page, and the question itself if it gets another text.
+export function removeTurn(itself) {
+  const items = shown();
+  const question = items.findLastIndex((item) => item.matches(".user"));
+  for (const item of items.slice(itself ? question : question + 1)) item.remove();
 }
 
 function insert(item) {

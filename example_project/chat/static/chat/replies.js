@@ -1,7 +1,7 @@
 // Replies: reading the stream of one, stopping it, and putting the stored message in its place.
 
 import { hint, say, silence } from "./notices.js";
-import { atEnd, last, list, refresh, toEnd, turn } from "./messages.js";
+import { atEnd, last, list, refresh, removeTurn, toEnd, turn } from "./messages.js";
 
 const stop = document.getElementById("stop");
 
@@ -10,7 +10,9 @@ let cut = null;
 
 export const writing = () => cut !== null;
 
-export async function answer() {
+// Ask for the reply to the newest question, and show it while it is written. A `form` with the question's id as `again`
+// asks for another reply, and with a `text` it also replaces the question.
+export async function answer(form = {}) {
   if (cut) return;
   const mine = (cut = new AbortController());
   stop.hidden = false;
@@ -18,10 +20,19 @@ export async function answer() {
   const item = begin();
   const text = item.querySelector(".text");
   const from = turn();
-  const asked = last();
+  let asked = last();
   let failed;
+  const begun = async () => {
+    if (!form.again) return;
+    removeTurn(form.text);
+    if (form.text) await refresh(from);
+    // A new question is stored now.
+    if (form.text) form = {};
+    asked = last();
+    toEnd();
+  };
   try {
-    failed = await read(text, mine.signal);
+    failed = await read(form, text, mine.signal, begun);
   } catch (error) {
     if (!mine.signal.aborted) {
       failed = error instanceof TypeError ? "The connection broke off. Your message is stored." : error.message;
@@ -38,7 +49,11 @@ export async function answer() {
   } else {
     item.className = "message assistant failed";
     item.hidden = !text.textContent;
-    offerAnother(failed);
+    // The reply before is still stored.
+    if (form.again) await refresh(from);
+    // The box of an edited question is still open.
+    if (form.text) say(failed);
+    else offerAnother(failed, form);
   }
   cut = null;
   stop.hidden = true;
@@ -46,15 +61,13 @@ export async function answer() {
   hint("");
 }
 
-// End the reply that is being written, because its question has changed, and answer the new question.
-export async function answerAgain(from) {
+// End the reply that is being written, and answer its question again.
+export async function answerAgain(form) {
   cut?.abort("asked again");
   while (cut) await pause(20);
   silence();
   forgetFailed();
-  await refresh(from);
-  toEnd();
-  await answer();
+  await answer(form);
 }
 
 function begin() {
@@ -73,14 +86,18 @@ function begin() {
   return item;
 }
 
-// Read the reply into the element. Return why it failed, or null.
-async function read(text, signal) {
+// Read the reply into the element. Call `begun` when the server begins it. Return why it failed, or null.
+async function read(form, text, signal, begun) {
   const response = await fetch(list.dataset.reply, {
     method: "POST",
     headers: { "X-CSRFToken": document.body.dataset.token, Accept: "application/x-ndjson" },
+    body: new URLSearchParams(form),
     signal,
   });
-  if (!response.ok) throw new Error("Something went wrong on this site. Your message is stored.");
+  if (!response.headers.get("Content-Type")?.startsWith("application/x-ndjson")) {
+    throw new Error("Something went wrong on this site. Your message is stored.");
+  }
+  if (response.ok) await begun();
   let failed = "The reply broke off. Your message is stored.";
   for await (const line of lines(response.body)) {
     if (line.text) {
@@ -115,13 +132,13 @@ async function isStored(asked, from) {
   return last() > asked;
 }
 
-function offerAnother(reason) {
+function offerAnother(reason, form) {
   const retry = document.createElement("button");
   retry.append("Try again");
   retry.addEventListener("click", () => {
     forgetFailed();
     silence();
-    answer();
+    answer(form);
   });
   say(`${reason} `).append(retry);
 }
