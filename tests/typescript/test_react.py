@@ -36,7 +36,7 @@ __all__ = ["browser"]
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
-TEXT = (compiler.ROOT / "docs/howto/react.md").read_text(encoding="utf-8")
+TEXT = (processes.ROOT / "docs/howto/react.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^\$ (.*)", compiler.code_of(TEXT, "console"), re.MULTILINE)
 MILLISECONDS = processes.PATIENCE * 1000
 
@@ -62,7 +62,7 @@ async def ask(turn: Turn) -> AsyncIterator[str]:
 def script(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The bundle, made by the commands of the page."""
     folder = tmp_path_factory.mktemp("react")
-    (folder / "openapi.yaml").symlink_to(compiler.ROOT / "django_convmemory/api/openapi.yaml")
+    (folder / "openapi.yaml").symlink_to(processes.ROOT / "django_convmemory/api/openapi.yaml")
     (folder / "node_modules").symlink_to(compiler.PROGRAMS.parent)
     (folder / "chat.tsx").write_text(compiler.code_of(TEXT, "tsx"), encoding="utf-8")
     for npx, program, *arguments in map(shlex.split, COMMANDS[2:]):
