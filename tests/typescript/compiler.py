@@ -34,13 +34,15 @@ def compile_page(folder: pathlib.Path, code: str | None = None) -> str:
     text = code_of(PAGE.read_text(encoding="utf-8"), "ts") if code is None else code
     (folder / "chat.ts").write_text(text, encoding="utf-8")
     schema = ROOT / "django_convmemory/api/openapi.yaml"
-    _run("openapi-typescript", str(schema), "--output", str(folder / "schema.d.ts"))
-    _run("tsc", *OPTIONS.split(), str(folder / "chat.ts"))
+    run("openapi-typescript", str(schema), "--output", "schema.d.ts", folder=folder)
+    run("tsc", *OPTIONS.split(), "chat.ts", folder=folder)
     return (folder / "chat.js").read_text(encoding="utf-8")
 
 
-def _run(program: str, *arguments: str) -> None:
-    done = subprocess.run([str(PROGRAMS / program), *arguments], capture_output=True, text=True, check=False)
+def run(program: str, *arguments: str, folder: pathlib.Path) -> None:
+    """Run an installed program in the folder. Raises :class:`Wrong`."""
+    command = [str(PROGRAMS / program), *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
         raise Wrong(done.stdout + done.stderr)
 
