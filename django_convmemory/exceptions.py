@@ -5,15 +5,27 @@ when an input error is raised.
 
 Model errors are classified by what a retry would change. Compaction decides by the class of an error, never by its
 text.
+
+``status`` and ``code`` are what the HTTP API answers with: a status of HTTP, and a name that does not change between
+releases. A view of a site can use them too.
 """
 
 from __future__ import annotations
 
+import math
 import typing
 
 
 class ConvMemoryError(Exception):
     """The base class of all errors of this app."""
+
+    status, code = 500, "error"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """``Retry-After`` if it is known when to try again."""
+        seconds: float | None = getattr(self, "retry_after", None)
+        return {} if seconds is None else {"Retry-After": str(math.ceil(seconds))}
 
 
 # Input errors.
@@ -25,6 +37,8 @@ class InvalidMessage(ConvMemoryError, ValueError):
     Correct the message. The text of the error names the field and the repair.
     """
 
+    status, code = 400, "invalid_message"
+
 
 class ToolResultRefused(InvalidMessage):
     """A tool result answers no call of the open exchange.
@@ -32,6 +46,8 @@ class ToolResultRefused(InvalidMessage):
     Store a tool result after the assistant message that made the call, and before the next assistant message.
     Otherwise leave the result out. ``call_id`` is the call id that the result names.
     """
+
+    status, code = 409, "tool_result_refused"
 
     def __init__(self, message: str, call_id: str = "") -> None:
         super().__init__(message)
@@ -44,9 +60,13 @@ class TooManyPinned(InvalidMessage):
     Pass the site's own prompt to ``load(system=…)`` instead of storing it.
     """
 
+    status, code = 409, "too_many_pinned"
+
 
 class InvalidArgument(ConvMemoryError, ValueError):
     """An argument of an operation has the wrong type or is out of range. The error names what is allowed."""
+
+    status, code = 400, "invalid_argument"
 
 
 class InvalidSession(ConvMemoryError, ValueError):
@@ -57,21 +77,31 @@ class InvalidSession(ConvMemoryError, ValueError):
     its own memory only.
     """
 
+    status, code = 400, "invalid_session"
+
 
 class UnknownSession(ConvMemoryError, ValueError):
     """The session does not exist, or was deleted or adopted since it was read. Look it up again."""
+
+    status, code = 404, "not_found"
 
 
 class SessionExists(ConvMemoryError, ValueError):
     """A session cannot be created under this name, because another session has it. Choose another key."""
 
+    status, code = 409, "session_exists"
+
 
 class UnknownMessage(ConvMemoryError, ValueError):
     """The session has no message at that position. Read the history for the positions that exist."""
 
+    status, code = 404, "unknown_message"
+
 
 class RedactedMessage(ConvMemoryError, ValueError):
     """The metadata of a redacted message cannot be set: it could bring back what the redaction removed."""
+
+    status, code = 409, "message_redacted"
 
 
 class StaleRevision(ConvMemoryError):
@@ -80,9 +110,13 @@ class StaleRevision(ConvMemoryError):
     Load the session again, and repeat the edit with the new revision if it is still wanted.
     """
 
+    status, code = 412, "stale_revision"
+
 
 class SessionContended(ConvMemoryError):
     """Other transactions changed the session during every attempt to change it. Try again later."""
+
+    status, code = 503, "session_contended"
 
 
 class ConnectionLost(ConvMemoryError):
@@ -90,6 +124,8 @@ class ConnectionLost(ConvMemoryError):
 
     What is raised is an ``OperationalError`` of Django too.
     """
+
+    status, code = 503, "database_unavailable"
 
 
 class OutcomeUnknown(ConvMemoryError):
@@ -99,6 +135,8 @@ class OutcomeUnknown(ConvMemoryError):
     of Django too.
     """
 
+    status, code = 500, "outcome_unknown"
+
 
 class BrokerUnavailable(ConvMemoryError):
     """A sweep could not send tasks to the Celery broker.
@@ -106,9 +144,13 @@ class BrokerUnavailable(ConvMemoryError):
     Start the broker or correct its address. The sessions stay due, and a later sweep sends them.
     """
 
+    status, code = 503, "broker_unavailable"
+
 
 class IdempotencyConflict(ConvMemoryError, ValueError):
     """An idempotency key was used before with other content, or for another request. Use a new key for that."""
+
+    status, code = 422, "idempotency_conflict"
 
 
 # Errors of a turn: ``answer`` and ``stream_answer`` raise them.
@@ -131,6 +173,8 @@ class TurnInProgress(TurnError):
     Try again in ``retry_after`` seconds at the latest: then it has ended, or its process was killed.
     """
 
+    status, code = 409, "turn_in_progress"
+
     def __init__(self, message: str, *, retry_after: float = 0.0) -> None:
         super().__init__(message)
         self.retry_after = retry_after
@@ -142,6 +186,8 @@ class TurnLost(TurnError):
     Raise the option ``turn_timeout`` if the model takes longer than that.
     """
 
+    status, code = 409, "turn_lost"
+
 
 class QuestionChanged(TurnError):
     """The question is not there any more, or other messages follow it. The reply was not stored.
@@ -149,13 +195,19 @@ class QuestionChanged(TurnError):
     Read the session again, and ask again if the question is still wanted.
     """
 
+    status, code = 409, "question_changed"
+
 
 class NothingToAnswer(TurnError, ValueError):
     """The session has no question without a reply. Pass the question, or ``again`` with the one to answer anew."""
 
+    status, code = 400, "nothing_to_answer"
+
 
 class EmptyReply(TurnError):
     """The model's reply has no text, call, refusal, transcript or file. Nothing was stored. Ask again."""
+
+    status, code = 502, "empty_reply"
 
 
 class MessageTooLong(ConvMemoryError, ValueError):
@@ -164,6 +216,8 @@ class MessageTooLong(ConvMemoryError, ValueError):
     It has ``tokens``, and there is room for ``limit``. Shorten it, or raise ``max_context_tokens``.
     """
 
+    status, code = 413, "message_too_large"
+
     def __init__(self, message: str, *, tokens: int, limit: int) -> None:
         super().__init__(message)
         self.tokens, self.limit = tokens, limit
@@ -171,6 +225,8 @@ class MessageTooLong(ConvMemoryError, ValueError):
 
 class UnknownAlias(ConvMemoryError, KeyError, ValueError):
     """``memories[alias]`` names an alias that ``settings.CONVMEMORY`` does not have. Correct the alias, or add it."""
+
+    status, code = 400, "unknown_alias"
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""  # KeyError would show the repr of the text.

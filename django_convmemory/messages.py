@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn, Self
 
@@ -158,6 +159,8 @@ class ChatMessage:
       its form, in at most 32 characters: ``responses`` for an item of OpenAI's Responses API. The message is what is
       counted, shown, summarized and found. The item comes back as it was: ``history(items=True)``. After a redaction
       the format stays, and there is no item.
+    - ``id`` is the id under which the message is to be stored, a UUID that no message of the session has. None: a new
+      one. A message that was read does not have it, and it does not count when messages are compared.
 
     Raises :class:`~django_convmemory.exceptions.InvalidMessage` if a value cannot be stored or sent.
     """
@@ -172,6 +175,7 @@ class ChatMessage:
     extra: FrozenDict = _EMPTY
     format: str = CHAT
     item: FrozenDict | None = None
+    id: uuid.UUID | None = dataclasses.field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         role, content = self.role, self.content
@@ -195,6 +199,8 @@ class ChatMessage:
             self._check_item()
         if self.metadata is not _EMPTY or self.extra is not _EMPTY:
             self._check_objects()
+        if self.id is not None and not isinstance(self.id, uuid.UUID):
+            raise InvalidMessage(f"id must be a UUID or None, not {self.id!r:.100}.")
 
     def _check_calls(self) -> None:
         put = object.__setattr__
@@ -338,6 +344,7 @@ class ChatMessage:
         extra: FrozenDict = _EMPTY,
         format: str = CHAT,  # noqa: A002  the name of the field
         item: FrozenDict | None = None,
+        id: uuid.UUID | None = None,  # noqa: A002  the name of the field
     ) -> Self:
         """Make a message from fields that came from a :class:`ChatMessage` before. For stores: checks nothing."""
         draft: Any = _Draft()
@@ -351,6 +358,7 @@ class ChatMessage:
         draft.extra = extra
         draft.format = format
         draft.item = item
+        draft.id = id
         draft.__class__ = cls
         message: Self = draft
         return message

@@ -301,6 +301,13 @@ class Session(models.Model):
         return SessionState.PAUSED if pause else SessionState.DUE
 
     @property
+    def answered_question(self) -> int:
+        """The position of the question that is being answered, or 0. The row must come from ``with_clock()``."""
+        now: dt.datetime = self.now  # type: ignore[attr-defined]
+        is_open = self.turn_token and self.turn_expires_at is not None and self.turn_expires_at > now
+        return self.turn_question if is_open else 0
+
+    @property
     def counters(self) -> Counters:
         """The counters of this row."""
         return counters_of([getattr(self, column) for column in COUNTER_COLUMNS])

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from django.db import connection, transaction
+from openai.types.chat import ChatCompletion
 
 from django_convmemory import exceptions, models
 from django_convmemory.chat_models.scripted import ScriptedChatModel
@@ -104,6 +105,22 @@ def test_an_error_of_the_model_passes_through_and_the_same_key_goes_on(memory: C
     assert texts(memory) == ["Hi"]
     assert memory.answer("s", "Hi", says("Hello!"), key="k").text == "Hello!"
     assert texts(memory) == ["Hi", "Hello!"]
+
+
+def test_a_call_that_has_the_id_of_an_earlier_one_is_open(memory: ConversationMemory) -> None:
+    """Some servers give each call of a function the same id."""
+    seen: list[list[str]] = []
+
+    def ask(turn: Turn) -> str:
+        for _ in range(2):
+            turn.append(ChatMessage.ai(tool_calls=[CALL]))
+            seen.append([call.id for call in turn.open_calls])
+            turn.append(turn.open_calls[0].result("found"))
+            seen.append([call.id for call in turn.open_calls])
+        return "Done."
+
+    memory.answer("s", "Hi", ask)
+    assert seen == [["c1"], [], ["c1"], []]
 
 
 def test_a_result_that_is_stored_is_not_made_again(memory: ConversationMemory) -> None:
@@ -282,14 +299,19 @@ def test_wrong_arguments_are_named_before_anything_is_stored(memory: Conversatio
     ):
         with pytest.raises(exceptions.InvalidArgument):
             memory.answer("s", **arguments)
-    with pytest.raises(exceptions.InvalidMessage):
-        memory.answer("s", ChatMessage.ai("Hi"), fails)
+    for question in (ChatMessage.ai("Hi"), "", " \n", [], [{"type": "text", "text": ""}]):
+        with pytest.raises(exceptions.InvalidMessage):
+            memory.answer("s", question, fails)
     with pytest.raises(exceptions.InvalidMessage, match="Cannot read a reply"):
         memory.answer("t", "Hi", lambda turn: object())
     assert memory.history("s") == []
 
 
-@pytest.mark.parametrize("reply", ["", " \n", ChatMessage.ai(None), [], {"role": "assistant", "content": ""}])
+BLANK = ["", " \n", ChatMessage.ai(None), [], {"role": "assistant", "content": ""}]
+BLANK += [{"choices": []}, {"choices": None}, {"choices": [{"message": None}]}, ChatCompletion.construct(error="Busy")]
+
+
+@pytest.mark.parametrize("reply", BLANK, ids=str)
 def test_a_blank_reply_is_not_stored(reply: Any, memory: ConversationMemory) -> None:
     with pytest.raises(exceptions.EmptyReply):
         memory.answer("s", "Hi", lambda turn: reply)
@@ -342,6 +364,7 @@ def test_another_request_waits_only_as_long_as_it_may(memory: ConversationMemory
             with pytest.raises(exceptions.TurnInProgress) as caught:
                 memory.answer("s", question, fails, key=key, wait=0.05)
             assert 100 < caught.value.retry_after <= 120
+            assert 100 < int(caught.value.headers["Retry-After"]) <= 120
         with pytest.raises(exceptions.TurnInProgress):
             memory.answer("s", None, fails, wait=0)
         return "Hello!"

@@ -10,7 +10,7 @@ from django.db.models import Case, F, Q, Value, When
 from django.db.models.functions import Length, Substr
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext as _, pgettext
+from django.utils.translation import gettext as _, gettext_lazy, pgettext
 
 from django_convmemory import models
 from django_convmemory.fields import ExactJSONField
@@ -30,6 +30,11 @@ MAX_USAGE = 20_000
 SHORT = 400
 # The number of parts of a message, and of tool calls, that are shown.
 MAX_PARTS = 100
+CUT_OFF = {
+    "length": gettext_lazy("cut off by its length"),
+    "stopped": gettext_lazy("stopped"),
+    "lost": gettext_lazy("cut off: the reader left, or the model broke off"),
+}
 # Characters of an image's address that are shown.
 MAX_ADDRESS = 100
 
@@ -118,12 +123,13 @@ def rows(session: models.Session, before: int | None, using: str) -> list[Any]:
         large=Case(When(large, then=Value(True)), default=Value(False)),
         reported=_unless(Q(usage_length__gt=MAX_USAGE), "usage"),
     )
-    columns = ("position", "role", "kind", "format", "tokens", "answers", "created_at", "redacted_at")
+    columns = (
+        *("position", "role", "kind", "format", "tokens", "answers", "reply_to", "cut_off", "created_at"),
+        *("redacted_at", "beginning", "small", "large", "reported"),
+    )
     # By both columns of the key: a database that orders by the position alone may walk the whole table.
     newest_first = messages.order_by("-session_id", "-position")
-    return list(newest_first.values_list(*columns, "beginning", "small", "large", "reported", named=True)[:MESSAGES])[
-        ::-1
-    ]
+    return list(newest_first.values_list(*columns, named=True)[:MESSAGES])[::-1]
 
 
 def _unless(condition: Q, column: str) -> Case:
@@ -152,16 +158,18 @@ def bubble(row: Any, explained: Explained, keep: str = "") -> Bubble:
 
 
 def _head(row: Any, explained: Explained, keep: str) -> SafeString:
-    notes = [note for note in (row.kind if row.kind != "chat" else None, row.format) if note]
-    kind = format_html_join("", " <em>{}</em>", [(note,) for note in notes])
+    notes = [row.kind if row.kind != "chat" else None, row.format, CUT_OFF.get(row.cut_off or "")]
+    kind = format_html_join("", " <em>{}</em>", [(note,) for note in notes if note])
     answers: str = ""
-    if row.answers:
+    # A reply answers a question, and a tool's result a call.
+    answered = row.reply_to if row.role == "assistant" and row.reply_to else row.answers
+    if answered:
+        continues = row.role != "tool" and not row.reply_to
         answers = format_html(
             ' <small><a href="?before={}#m{}">{}</a></small>',
             row.position + 1,
-            row.answers,
-            (_("answers %(position)s") if row.role == "tool" else _("continues %(position)s"))
-            % {"position": row.answers},
+            answered,
+            (_("continues %(position)s") if continues else _("answers %(position)s")) % {"position": answered},
         )
     label: str = _label(explained)
     if explained.version is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from django.conf import settings
@@ -23,6 +23,8 @@ NAME = "CONVMEMORY_API"
 
 # The types of content parts that a site may allow: those that the reference of chat completions has for user messages.
 CONTENT_PARTS = ("text", "image_url", "input_audio", "file")
+
+RESPONDER_OPTIONS = ("system", "max_tokens", "recall")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,6 +45,11 @@ class Limits:
     throttle_classes: tuple[str, ...] = ()
     # DRF authentication classes; None for those of the site.
     authentication_classes: tuple[str, ...] | None = None
+
+    # The site's function that answers questions, as ``ask`` of ``stream_answer``. None: the API answers none.
+    responder: str | None = None
+    # Its ``system``, ``max_tokens`` and ``recall``, or the path of a function of the request that returns them.
+    responder_options: Mapping[str, Any] | str = dataclasses.field(default_factory=dict)
 
     max_body_bytes: int = 1024 * 1024
     # Messages in one append.
@@ -66,21 +73,30 @@ class Limits:
             if isinstance(value, list):
                 value = tuple(value)
                 object.__setattr__(self, field.name, value)
-            if annotation in (int, str, int | None):
+            if field.name == "responder_options":
+                if not isinstance(value, str):
+                    _check_options(value)
+            elif annotation in (int, str, int | None, str | None):
                 check_type(name, value, annotation)
             elif not (value is None and field.default is None) and not _is_strings(value):
                 raise ValueError(f"{name} must be a list of strings, not {value!r:.100}.")
             if isinstance(value, int) and value < 1:
                 raise ValueError(f"{name} must be at least 1, not {value}.")
-        for name, noun, values, known in (
-            ("WRITABLE_ROLES", "role", self.writable_roles, ROLES),
-            ("CONTENT_PARTS", "type", self.content_parts, CONTENT_PARTS),
-        ):
-            for value in values:
-                if value not in known:
-                    raise ValueError(
-                        f"{name} has the unknown {noun} {value!r:.100}. The {noun}s are {', '.join(known)}."
-                    )
+        _check_known("WRITABLE_ROLES", "role", self.writable_roles, ROLES)
+        _check_known("CONTENT_PARTS", "type", self.content_parts, CONTENT_PARTS)
+
+
+def _check_known(name: str, noun: str, values: Iterable[str], known: Sequence[str]) -> None:
+    for value in values:
+        if value not in known:
+            raise ValueError(f"{name} has the unknown {noun} {value!r:.100}. The {noun}s are {', '.join(known)}.")
+
+
+def _check_options(options: object) -> None:
+    """Raise ValueError unless ``options`` are arguments of ``load``."""
+    if not isinstance(options, Mapping):
+        raise ValueError(f"RESPONDER_OPTIONS must be a dict or the path of a function, not {options!r:.100}.")
+    _check_known("RESPONDER_OPTIONS", "key", options, RESPONDER_OPTIONS)
 
 
 def _is_strings(value: object) -> bool:
@@ -117,6 +133,30 @@ def classes(paths: tuple[str, ...]) -> tuple[type[Any], ...]:
         raise ImproperlyConfigured(f"{NAME}: {error}") from None
 
 
+def responder() -> Callable[[Any], Any] | None:
+    """Return the site's function that answers questions, or None. Raises ImproperlyConfigured."""
+    return _function("RESPONDER", path) if (path := limits().responder) else None
+
+
+def responder_options(request: Any) -> Mapping[str, Any]:
+    """Return what ``load`` is passed for the request. Raises ImproperlyConfigured."""
+    options = limits().responder_options
+    if isinstance(options, str):
+        options = _function("RESPONDER_OPTIONS", options)(request)
+        try:
+            _check_options(options)
+        except ValueError as error:
+            raise ImproperlyConfigured(f"{NAME}: {error}") from None
+    return options
+
+
+def _function(name: str, path: str) -> Any:
+    [function] = classes((path,))
+    if not callable(function):
+        raise ImproperlyConfigured(f"{NAME}: {name} must name a function, not {function!r:.100}.")
+    return function
+
+
 @receiver(setting_changed)
 def _forget(*, setting: str, **kwargs: object) -> None:
     if setting == NAME:
@@ -132,6 +172,9 @@ def check_settings(**kwargs: Any) -> list[checks.CheckMessage]:
         given = limits()
         classes((given.scope, *given.permission_classes, *given.throttle_classes))
         classes(given.authentication_classes or ())
+        responder()
+        if isinstance(given.responder_options, str):
+            _function("RESPONDER_OPTIONS", given.responder_options)
     except ImproperlyConfigured as error:
         return [
             checks.Error(

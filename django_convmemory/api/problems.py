@@ -8,9 +8,10 @@ DRF has no such format. Its handler makes the response and its headers, and this
 
 from __future__ import annotations
 
-import http.client
 import itertools
 import logging
+import math
+import typing
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
@@ -22,6 +23,7 @@ from rest_framework.response import Response
 from rest_framework.settings import api_settings
 
 from django_convmemory import exceptions
+from django_convmemory.operations import events
 from django_convmemory.store import transactions
 
 # What a problem document has as its ``code``. docs/api.md says what a client does about each. The codes do not change
@@ -32,6 +34,7 @@ ProblemCode = Literal[
     "broker_unavailable",
     "csrf_failed",
     "database_unavailable",
+    "empty_reply",
     "idempotency_conflict",
     "invalid",
     "invalid_argument",
@@ -46,11 +49,14 @@ ProblemCode = Literal[
     "not_acceptable",
     "not_authenticated",
     "not_found",
+    "nothing_to_answer",
     "nothing_to_do",
     "outcome_unknown",
     "parse_error",
     "permission_denied",
     "precondition_required",
+    "question_changed",
+    "responder_failed",
     "role_not_allowed",
     "session_contended",
     "session_exists",
@@ -59,17 +65,18 @@ ProblemCode = Literal[
     "too_many_pinned",
     "too_many_streams",
     "tool_result_refused",
+    "turn_in_progress",
+    "turn_lost",
     "unknown_alias",
     "unknown_message",
     "unknown_version",
     "unsupported_media_type",
 ]
-
+CODES: tuple[str, ...] = typing.get_args(ProblemCode)
 
 logger = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
-_TYPE = "urn:problem-type:convmemory:"
 # Seconds until a client may repeat a request that was refused with a 503.
 _RETRY_AFTER = 1
 # How many errors of one body are listed.
@@ -82,6 +89,8 @@ class Problem(drf_exceptions.APIException):
     def __init__(self, status_code: int, code: ProblemCode, detail: str, *, pointer: str | None = None) -> None:
         super().__init__(detail, code)
         self.status_code, self.pointer = status_code, pointer
+        # In seconds, for the header Retry-After.
+        self.wait: int | None = None
 
 
 def exception_handler(error: Exception, context: dict[str, Any]) -> Response | None:
@@ -99,36 +108,15 @@ def exception_handler(error: Exception, context: dict[str, Any]) -> Response | N
     return response
 
 
-# The memory's exceptions with their status and code. A subclass stands before its base.
-MEMORY_ERRORS: tuple[tuple[type[Exception], int, ProblemCode], ...] = (
-    (exceptions.ToolResultRefused, 409, "tool_result_refused"),
-    (exceptions.TooManyPinned, 409, "too_many_pinned"),
-    (exceptions.InvalidMessage, 400, "invalid_message"),
-    (exceptions.InvalidArgument, 400, "invalid_argument"),
-    (exceptions.InvalidSession, 400, "invalid_session"),
-    (exceptions.UnknownAlias, 400, "unknown_alias"),
-    (exceptions.SessionExists, 409, "session_exists"),
-    (exceptions.UnknownSession, 404, "not_found"),
-    (exceptions.UnknownMessage, 404, "unknown_message"),
-    (exceptions.RedactedMessage, 409, "message_redacted"),
-    (exceptions.StaleRevision, 412, "stale_revision"),
-    (exceptions.IdempotencyConflict, 422, "idempotency_conflict"),
-    (exceptions.SessionContended, 503, "session_contended"),
-    (exceptions.BrokerUnavailable, 503, "broker_unavailable"),
-)
-# Those of the database, with their details. After a ConnectionLost it does no harm to repeat the request. After an
-# OutcomeUnknown it may: a 503 would let many clients do that by themselves.
-DATABASE_ERRORS: tuple[tuple[type[Exception], int, ProblemCode, str], ...] = (
+# What an error of the database means to the reader of a response. After a ConnectionLost it does no harm to repeat the
+# request. After an OutcomeUnknown it may: a 503 would let many clients do that by themselves.
+_DATABASE_ERRORS: tuple[tuple[type[exceptions.ConvMemoryError], str], ...] = (
     (
         exceptions.ConnectionLost,
-        503,
-        "database_unavailable",
         "The server lost its connection to the database again and again. Try again.",
     ),
     (
         exceptions.OutcomeUnknown,
-        500,
-        "outcome_unknown",
         (
             "The server lost its connection to the database, and the change may have been stored or not. Read the "
             "session before you repeat the request. A request with an Idempotency-Key can be repeated at once."
@@ -146,18 +134,24 @@ def _problem_of(error: Exception) -> drf_exceptions.APIException | None:
         return drf_exceptions.PermissionDenied()
     if isinstance(error, RequestDataTooBig):
         return too_large()
-    for error_class, status_code, code, detail in DATABASE_ERRORS:
+    for error_class, detail in _DATABASE_ERRORS:
         if isinstance(error, error_class):
             # The exception says what to look for. The response does not: its reader cannot do anything about it.
             logger.error("%s", error)
-            return Problem(status_code, code, detail)
+            return _of(error, detail)
     if isinstance(error, OperationalError) and (transactions.given_up(error) or "database is locked" in str(error)):
         # Raised in a transaction of the site, which only the site can repeat.
         return Problem(503, "session_contended", "Another request was changing the same session. Try again.")
-    for error_class, status_code, code in MEMORY_ERRORS:
-        if isinstance(error, error_class):
-            return Problem(status_code, code, str(error))
+    if isinstance(error, exceptions.ConvMemoryError) and error.code in CODES:
+        return _of(error, str(error))
     return None
+
+
+def _of(error: exceptions.ConvMemoryError, detail: str) -> Problem:
+    problem = Problem(error.status, error.code, detail)  # type: ignore[arg-type]
+    if isinstance(error, exceptions.TurnInProgress):
+        problem.wait = max(1, math.ceil(error.retry_after))
+    return problem
 
 
 def too_large() -> Problem:
@@ -187,14 +181,7 @@ def _document(problem: drf_exceptions.APIException) -> dict[str, Any]:
             code = "csrf_failed"  # DRF's own authentication has no code for it.
         if isinstance(problem, Problem) and problem.pointer is not None:
             errors = [{"pointer": problem.pointer, "detail": detail, "code": code}]
-    document: dict[str, Any] = {
-        "type": _TYPE + code,
-        "title": http.client.responses.get(problem.status_code, "Error"),
-        "status": problem.status_code,
-        "detail": detail,
-        "code": code,
-    }
-    return document | ({"errors": errors} if errors else {})
+    return events.problem(problem.status_code, code, detail) | ({"errors": errors} if errors else {})
 
 
 def _errors_of(detail: Any, pointer: str = "") -> Iterator[tuple[str, Any]]:

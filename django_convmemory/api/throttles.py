@@ -101,3 +101,10 @@ class ModelThrottle(_ScopedThrottle):
 
     scope = "convmemory_model"
     default = "30/hour"
+
+
+class TurnThrottle(_ScopedThrottle):
+    """Limits turns, which call a model too, by ``convmemory_turn``: 20 a minute by default."""
+
+    scope = "convmemory_turn"
+    default = "20/min"

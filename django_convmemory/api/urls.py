@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import URLPattern, path
 
-from django_convmemory.api.views import events, messages, sessions
+from django_convmemory.api.views import events, messages, sessions, turns
 
 app_name = "convmemory"
 
@@ -18,8 +18,11 @@ urlpatterns: list[URLPattern] = [
     path(f"{_SESSION}events/", events.SessionEvents.as_view(), name="events"),
     path(f"{_SESSION}context/", messages.ContextDetail.as_view(), name="context"),
     path(f"{_SESSION}messages/", messages.MessageList.as_view(), name="messages"),
-    path(f"{_SESSION}messages/<str:position>/", messages.MessageDetail.as_view(), name="message"),
-    path(f"{_SESSION}messages/<str:position>/redact/", messages.MessageRedaction.as_view(), name="redact"),
+    path(f"{_SESSION}messages/<str:message_id>/", messages.MessageDetail.as_view(), name="message"),
+    path(f"{_SESSION}messages/<str:message_id>/redact/", messages.MessageRedaction.as_view(), name="redact"),
+    path(f"{_SESSION}turns/", turns.TurnList.as_view(), name="turns"),
+    path(f"{_SESSION}turns/<str:message_id>/", turns.TurnDetail.as_view(), name="turn"),
+    path(f"{_SESSION}turns/<str:message_id>/stop/", turns.TurnStop.as_view(), name="stop"),
     path(f"{_SESSION}summaries/", messages.SummaryList.as_view(), name="summaries"),
     path(f"{_SESSION}summaries/<str:version>/", messages.SummaryDetail.as_view(), name="summary"),
     path(f"{_SESSION}search/", messages.SearchSession.as_view(), name="search"),

@@ -152,6 +152,8 @@ class SessionHandle:
     aanswer = for_session(ConversationMemory.aanswer)
     stream_answer = for_session(ConversationMemory.stream_answer)
     astream_answer = for_session(ConversationMemory.astream_answer)
+    stop_answer = for_session(ConversationMemory.stop_answer)
+    astop_answer = for_session(ConversationMemory.astop_answer)
     history = for_session(ConversationMemory.history)
     ahistory = for_session(ConversationMemory.ahistory)
 

@@ -8,15 +8,16 @@ import functools
 import inspect
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from typing import Any
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
+from django.http import HttpRequest, StreamingHttpResponse
 
 from django_convmemory.context.wire.replies import Chunks, Reply
 from django_convmemory.exceptions import TurnError
-from django_convmemory.operations.arguments import Named
-from django_convmemory.operations.turns import Turn, Turns, awaited, uncancelled, waited
+from django_convmemory.operations import events
+from django_convmemory.operations.turns import Turn, Turns, arguments_of, awaited, uncancelled, waited
 from django_convmemory.rules.turns import Does
 
 logger = logging.getLogger(__name__)
@@ -96,6 +97,10 @@ class TurnStream:
         finally:
             await asyncio.shield(self._source.aclose())
             await asyncio.shield(sync_to_async(self.close)())
+
+    def response(self, request: HttpRequest) -> StreamingHttpResponse:
+        """Return the response of a view: server-sent events, sent as the model speaks. See :mod:`.events`."""
+        return events.response(self, request)
 
     def close(self) -> None:
         """End the stream, and close the model's. What was said so far is stored, unless the reply is stored already."""
@@ -255,51 +260,23 @@ class _Source:
 class Streams(Turns):
     """Answers questions in pieces."""
 
-    def stream_answer(
-        self,
-        session: str | Named,
-        question: Any = None,
-        ask: Callable[[Turn], Any] | None = None,
-        *,
-        key: str | None = None,
-        again: Any = None,
-        edit: Any = None,
-        system: Any = None,
-        max_tokens: int | None = None,
-        recall: bool | str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        wait: float = 20.0,
-    ) -> TurnStream:
+    @arguments_of(Turns.asked)
+    def stream_answer(self, *asked: Any, **options: Any) -> TurnStream:
         """Store ``question``, and return the pieces of the reply, which is stored at their end.
 
         The arguments and errors are those of :meth:`answer`. This call checks, waits and stores the question. The model
         is asked at the first piece. ``ask`` yields texts or the chunks of a client, or returns the client's stream,
         which is entered and closed. After a message with calls it is called again, to run ``turn.open_calls``.
         """
-        loading = {"system": system, "max_tokens": max_tokens, "recall": recall}
-        asked = self._question(session, question, ask, key, again, edit, loading, metadata, wait)
-        return self._stream(waited(self._opening(asked)), ask)
+        question = self.asked(*asked, **options)
+        return self._stream(waited(self._opening(question)), question.ask)
 
-    async def astream_answer(
-        self,
-        session: str | Named,
-        question: Any = None,
-        ask: Callable[[Turn], Any] | None = None,
-        *,
-        key: str | None = None,
-        again: Any = None,
-        edit: Any = None,
-        system: Any = None,
-        max_tokens: int | None = None,
-        recall: bool | str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        wait: float = 20.0,
-    ) -> TurnStream:
+    @arguments_of(Turns.asked)
+    async def astream_answer(self, *asked: Any, **options: Any) -> TurnStream:
         """The asynchronous twin of :meth:`stream_answer`."""
-        loading = {"system": system, "max_tokens": max_tokens, "recall": recall}
-        asked = self._question(session, question, ask, key, again, edit, loading, metadata, wait)
-        turn = await awaited(self._opening(asked))
-        return await uncancelled(lambda: self._stream(turn, ask), TurnStream.close)
+        question = self.asked(*asked, **options)
+        turn = await awaited(self._opening(question))
+        return await uncancelled(lambda: self._stream(turn, question.ask), TurnStream.close)
 
     def _stream(self, turn: Turn, ask: Any) -> TurnStream:
         if not turn.replayed:

@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import dataclasses
 import datetime as dt
+import inspect
 import time
 import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
 
@@ -23,7 +24,7 @@ from django_convmemory.operations import arguments
 from django_convmemory.operations.arguments import Named
 from django_convmemory.operations.load import Load
 from django_convmemory.operations.twins import asynchronous
-from django_convmemory.rules import turns, usage, values
+from django_convmemory.rules import counters, turns, usage, values
 from django_convmemory.rules.counters import Batch
 from django_convmemory.rules.strategies import View
 from django_convmemory.rules.turns import Does, Step, new_token
@@ -37,7 +38,9 @@ _TRIES = 5
 
 _NOTHING = MessageUsage(0, 0, 0)
 
+P = ParamSpec("P")
 T = TypeVar("T")
+
 # What a site's function gets is the open turn. What it returns is described at ConversationMemory.answer.
 Ask = Callable[["Turn"], Any]
 
@@ -62,6 +65,7 @@ class Turn:
     - ``replayed``: the reply was stored before, and the model was not asked.
     - ``result`` is what the site's function returned, or None.
     - ``reply_metadata`` is stored with the reply, also with one that is cut off. The site's function sets it.
+    - ``request`` is the request of the API, or None.
     """
 
     def __init__(
@@ -82,6 +86,11 @@ class Turn:
         self.replayed = False
         self.result: Any = None
         self.reply_metadata: Mapping[str, Any] = {}
+        # Whether another request answers the question now.
+        self.is_open = False
+        self.request: Any = None
+        # A page may want to know it before the reply is there.
+        self._new_reply_id = counters.new_ids(1)[0]
 
     # What came of it.
 
@@ -94,6 +103,17 @@ class Turn:
     def reply(self) -> StoredMessage | None:
         """The stored reply, or None as long as there is none."""
         return values.reply_in(self.messages[1:])
+
+    @property
+    def etag(self) -> str:
+        """The entity tag of the session's messages, for the header ``If-Match`` of the API. It is read now."""
+        content, details = self._memory.store.revisions(self._name)
+        return f'"{content}-{details}-"'
+
+    @property
+    def reply_id(self) -> uuid.UUID:
+        """The id of the reply, also before it is stored."""
+        return self.reply.id if self.reply else self._new_reply_id
 
     @property
     def text(self) -> str:
@@ -115,6 +135,14 @@ class Turn:
         """The tokens of all calls of the model in this turn, as far as the provider reported them."""
         reported = [usage.read(stored.usage) for stored in self.messages]
         return MessageUsage(*map(sum, zip(*[one or _NOTHING for one in reported], strict=True)))
+
+    def reread(self) -> None:
+        """Read the messages again. What the turn has stored itself has the time of this process, not the database's."""
+        after, limit = self.question.position - 1, len(self.messages)
+        rows = self._memory.store.history(self._name, after=after, before=None, limit=limit)
+        read = {row.id: row for row in rows}
+        self.messages = [read.get(stored.id, stored) for stored in self.messages]
+        self.question = self.messages[0]
 
     # While it is open.
 
@@ -143,9 +171,14 @@ class Turn:
         messages = [stored.message for stored in self.messages]
         if self._chunks is not None and self._chunks.ended:
             messages += [reply.message for reply in self._chunks.replies()]
-        done = {message.tool_call_id for message in messages}
-        calls = [call for message in messages for call in message.tool_calls]
-        return [OpenCall(call["id"], *called(call)) for call in calls if call["id"] not in done]
+        calls: list[OpenCall] = []
+        for message in messages:
+            # Some servers give each call of a function the same id.
+            answered = next((call for call in calls if call.id == message.tool_call_id), None)
+            if answered is not None:
+                calls.remove(answered)
+            calls += [OpenCall(call["id"], *called(call)) for call in message.tool_calls]
+        return calls
 
     def append(self, *messages: Any) -> None:
         """Store messages of the turn at once: a reply with calls, or the results of calls.
@@ -183,12 +216,14 @@ class Turn:
             memory.entries([reply.message], usage=reply.usage)[0]._replace(reply_to=self.question.position)
             for reply in said
         ]
+        ids = list(counters.new_ids(len(entries)))
         if cut_off is not None:
             entries[-1] = entries[-1]._replace(cut_off=cut_off)
+            ids[-1] = self._new_reply_id
         key = self._key if cut_off is not None else None
 
         def store(step: Step) -> Appended:
-            batch = Batch(entries, idempotency_key=key, step=step, asked=self._asked if key else None)
+            batch = Batch(entries, idempotency_key=key, ids=ids, step=step, asked=self._asked if key else None)
             return memory.store.step_turn(self._name, batch, memory.threshold, counter=memory.counter_name)
 
         try:
@@ -273,17 +308,29 @@ class Question(NamedTuple):
 
     name: SessionName
     message: ChatMessage | None
+    ask: Ask
     key: str | None
     again: uuid.UUID | None
     edit: uuid.UUID | None
+    revision: int | None
     loading: dict[str, Any]
     wait: float
+
+
+def arguments_of(operation: Callable[P, Any]) -> Callable[[Callable[..., T]], Callable[P, T]]:
+    """Say that a method takes the arguments of ``operation``."""
+
+    def decorate(method: Callable[..., T]) -> Callable[P, T]:
+        method.__dict__["__signature__"] = inspect.signature(operation)
+        return method
+
+    return decorate
 
 
 class Turns(Load):
     """Answers questions."""
 
-    def answer(
+    def asked(
         self,
         session: str | Named,
         question: Any = None,
@@ -292,83 +339,14 @@ class Turns(Load):
         key: str | None = None,
         again: Any = None,
         edit: Any = None,
+        revision: int | None = None,
         system: Any = None,
         max_tokens: int | None = None,
         recall: bool | str | None = None,
         metadata: Mapping[str, Any] | None = None,
         wait: float = 20.0,
-    ) -> Turn:
-        """Store ``question``, ask the model, and store its reply. Return the turn.
-
-        - ``question``: a text, a message, a list of content parts, or None for the newest question without a reply.
-        - ``ask``: a function of the open :class:`Turn`, which asks the model with ``turn.context``. It returns a reply
-          of the ``openai`` or ``anthropic`` client, a text, a message, or a list of these.
-        - ``key``: a retry with the same key and question returns the stored reply. The model is not asked again.
-        - ``again``: a question to answer anew. What follows it is replaced. ``edit``: a question in whose place the new
-          one is put, and in that of what follows. Each is a stored message or its id.
-        - ``metadata`` are stored with the question. ``system``, ``max_tokens`` and ``recall`` are those of ``load``.
-        - ``wait``: for how many seconds to wait while another request answers in the session.
-
-        No transaction is open while the model is asked. If ``ask`` raises, the error passes through, and the question
-        stays, with what ``turn.append`` has stored: the same key goes on from there.
-
-        Raises :class:`~django_convmemory.exceptions.TurnInProgress`, ``TurnLost``, ``QuestionChanged``,
-        ``NothingToAnswer``, ``EmptyReply``, ``MessageTooLong``, the errors of ``append`` and ``load``, and RuntimeError
-        inside a transaction.
-        """
-        loading = {"system": system, "max_tokens": max_tokens, "recall": recall}
-        asked = self._question(session, question, ask, key, again, edit, loading, metadata, wait)
-        turn = waited(self._opening(asked))
-        if not turn.replayed:
-            with turn._ending():
-                turn._prepare()
-                turn.result = async_to_sync(ask)(turn) if iscoroutinefunction(ask) else ask(turn)  # type: ignore[misc]
-                turn._finish(replies.read(turn.result))
-        return turn
-
-    async def aanswer(
-        self,
-        session: str | Named,
-        question: Any = None,
-        ask: Ask | None = None,
-        *,
-        key: str | None = None,
-        again: Any = None,
-        edit: Any = None,
-        system: Any = None,
-        max_tokens: int | None = None,
-        recall: bool | str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        wait: float = 20.0,
-    ) -> Turn:
-        """The asynchronous twin of :meth:`answer`. ``ask`` may be synchronous or not."""
-        loading = {"system": system, "max_tokens": max_tokens, "recall": recall}
-        asked = self._question(session, question, ask, key, again, edit, loading, metadata, wait)
-        turn = await awaited(self._opening(asked))
-        if not turn.replayed:
-            try:
-                await sync_to_async(turn._prepare)()
-                called = ask if iscoroutinefunction(ask) else sync_to_async(ask)  # type: ignore[arg-type]
-                turn.result = await called(turn)
-                await sync_to_async(turn._finish)(replies.read(turn.result))
-            except BaseException:
-                await asyncio.shield(sync_to_async(turn._end)())
-                raise
-        return turn
-
-    def _question(
-        self,
-        session: str | Named,
-        question: Any,
-        ask: Any,
-        key: str | None,
-        again: Any,
-        edit: Any,
-        loading: dict[str, Any],
-        metadata: Mapping[str, Any] | None,
-        wait: float,
     ) -> Question:
-        """Check the arguments. Raises InvalidArgument and InvalidMessage."""
+        """Check the arguments of :meth:`answer`. Raises InvalidArgument and InvalidMessage."""
         if not callable(ask):
             raise exceptions.InvalidArgument(f"ask must be a function of the turn, not {ask!r:.100}.")
         if again is not None and (question is not None or edit is not None):
@@ -386,10 +364,71 @@ class Turns(Load):
                 message = dataclasses.replace(message, metadata=metadata) if metadata else message  # type: ignore[arg-type]
             if message.role != "user":
                 raise exceptions.InvalidMessage(f"A question is a message of the user, not of the {message.role}.")
+            if Reply(message).is_blank:
+                raise exceptions.InvalidMessage("The question is empty. Pass what the user wants to know.")
         key = arguments.check_idempotency_key(key)
-        self.check_loading(**loading)
-        loading["system"] = assembly.system_message(loading["system"])
-        return Question(self.resolve(session), message, key, _id_of(again), _id_of(edit), loading, wait)
+        arguments.check_revision(revision)
+        self.check_loading(system=system, max_tokens=max_tokens, recall=recall)
+        loading = {"system": assembly.system_message(system), "max_tokens": max_tokens, "recall": recall}
+        name = self.resolve(session)
+        return Question(name, message, ask, key, _id_of(again), _id_of(edit), revision, loading, wait)
+
+    @arguments_of(asked)
+    def answer(self, *asked: Any, **options: Any) -> Turn:
+        """Store ``question``, ask the model, and store its reply. Return the turn.
+
+        - ``question``: a text, a message, a list of content parts, or None for the newest question without a reply.
+        - ``ask``: a function of the open :class:`Turn`, which asks the model with ``turn.context``. It returns a reply
+          of the ``openai`` or ``anthropic`` client, a text, a message, or a list of these.
+        - ``key``: a retry with the same key and question returns the stored reply. The model is not asked again.
+        - ``again``: a question to answer anew. What follows it is replaced. ``edit``: a question in whose place the new
+          one is put, and in that of what follows. Each is a stored message or its id.
+        - ``revision``: the revision of the session that ``again`` or ``edit`` is meant for. None: any.
+        - ``metadata`` are stored with the question. ``system``, ``max_tokens`` and ``recall`` are those of ``load``.
+        - ``wait``: for how many seconds to wait while another request answers in the session.
+
+        No transaction is open while the model is asked. If ``ask`` raises, the error passes through, and the question
+        stays, with what ``turn.append`` has stored: the same key goes on from there.
+
+        Raises :class:`~django_convmemory.exceptions.TurnInProgress`, ``TurnLost``, ``QuestionChanged``,
+        ``NothingToAnswer``, ``EmptyReply``, ``MessageTooLong``, ``StaleRevision``, the errors of ``append`` and
+        ``load``, and RuntimeError inside a transaction.
+        """
+        question = self.asked(*asked, **options)
+        turn, ask = waited(self._opening(question)), question.ask
+        if not turn.replayed:
+            with turn._ending():
+                turn._prepare()
+                turn.result = async_to_sync(ask)(turn) if iscoroutinefunction(ask) else ask(turn)
+                turn._finish(replies.read(turn.result))
+        return turn
+
+    @arguments_of(asked)
+    async def aanswer(self, *asked: Any, **options: Any) -> Turn:
+        """The asynchronous twin of :meth:`answer`. ``ask`` may be synchronous or not."""
+        question = self.asked(*asked, **options)
+        turn, ask = await awaited(self._opening(question)), question.ask
+        if not turn.replayed:
+            try:
+                await sync_to_async(turn._prepare)()
+                turn.result = await (ask if iscoroutinefunction(ask) else sync_to_async(ask))(turn)
+                await sync_to_async(turn._finish)(replies.read(turn.result))
+            except BaseException:
+                await asyncio.shield(sync_to_async(turn._end)())
+                raise
+        return turn
+
+    def stop_answer(self, session: str | Named, question: Any) -> bool:
+        """Stop the reply to ``question``, a stored message or its id, and return whether a request was answering it.
+
+        That request sees it within five seconds, or when its reader leaves. It stores what the model has said, as a
+        reply with ``cut_off="stopped"``. Raises InvalidArgument.
+        """
+        name = self.resolve(session)
+        stored = self.store.question(name, _id_of(question)) if question is not None else None
+        return stored is not None and self.store.stop_turn(name, stored.position)
+
+    astop_answer = asynchronous(stop_answer)
 
     def _opening(self, asked: Question) -> Generator[float, None, Turn]:
         """Open the turn, or find the reply of an earlier request. Yields for how many seconds to wait before a try."""
@@ -425,7 +464,7 @@ class Turns(Load):
             batch = Batch((), idempotency_key=asked.key, step=step, asked=words)
             if store.keyed_question(name, batch) is not None:
                 return self._resume(name, question, step)
-        turn = self._resume(name, question, step, anew=asked.again is not None)
+        turn = self._resume(name, question, step, anew=asked.again is not None, revision=asked.revision)
         if turn.replayed:
             raise exceptions.NothingToAnswer(
                 "The newest question has a reply. Pass a question, or the one to answer anew as again=…."
@@ -445,12 +484,15 @@ class Turns(Load):
         try:
             self._check_fits(asked, entry.tokens)
             if asked.edit and replaced is None:
-                raise values.no_message(0, 0)
+                raise exceptions.UnknownMessage("The session has no such message of the user. Read the history.")
             if after is None:
                 appended = store.append(name, batch, *rest, counter=self.counter_name)
             else:
-                appended = store.replace(name, after, batch, *rest, counter=self.counter_name, revision=None)
-        except (exceptions.IdempotencyConflict, exceptions.MessageTooLong, exceptions.UnknownMessage):
+                appended = store.replace(name, after, batch, *rest, counter=self.counter_name, revision=asked.revision)
+        except (
+            *(exceptions.IdempotencyConflict, exceptions.MessageTooLong),
+            *(exceptions.UnknownMessage, exceptions.StaleRevision),
+        ):
             position = store.keyed_question(name, batch) if asked.key is not None else None
             if position is None:
                 raise
@@ -471,13 +513,22 @@ class Turns(Load):
             raise turns.changed()
         return found[0]
 
-    def _resume(self, name: SessionName, question: StoredMessage, step: Step, *, anew: bool = False) -> Turn:
+    def _resume(
+        self,
+        name: SessionName,
+        question: StoredMessage,
+        step: Step,
+        *,
+        anew: bool = False,
+        revision: int | None = None,
+    ) -> Turn:
         """Return the stored reply, or open a turn that goes on after what an earlier try has stored.
 
         ``anew``: a reply that is stored is replaced.
         """
         for _ in range(_TRIES):
             state, following = self.store.after_question(name, question.position)
+            state.require(revision)
             reply = values.reply_in(following)
             turn = Turn(self, name, question, following, step)
             if reply is not None and reply.cut_off != "lost" and not anew:

@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from django_convmemory.exceptions import ToolResultRefused, TooManyPinned
+from django_convmemory.exceptions import InvalidMessage, ToolResultRefused, TooManyPinned
 from django_convmemory.messages import CHAT, PINNED_ROLES, REASONING, ChatMessage
 from django_convmemory.rules.exchanges import MessageRef
 from django_convmemory.rules.strategies import Threshold
@@ -323,8 +323,11 @@ class Batch:
         self.key_hash = None if idempotency_key is None else hashlib.sha256(idempotency_key.encode()).hexdigest()
         tokens, has_items, has_assistant, ends_with_result = 0, False, False, False
         results, known = [], []
+        self.has_own_ids = False
         for entry in self.entries:
             message, role = entry.message, entry.message.role
+            if message.id is not None:
+                self.has_own_ids = True
             tokens += entry.tokens
             if message.format != CHAT:
                 has_items = True
@@ -337,6 +340,10 @@ class Batch:
                 known.append(Entry(_NO_RESULT, entry.tokens))
             else:
                 known.append(entry)
+        if self.has_own_ids:
+            self.ids = tuple([entry.message.id or new for entry, new in zip(self.entries, self.ids, strict=True)])
+            if len(set(self.ids)) < len(self.ids):
+                raise InvalidMessage("Two of the messages have the same id. Give each its own, or leave the ids out.")
         self.tokens = tokens
         # Where items go depends on the message before them. No statement computes it.
         self.has_items = has_items

@@ -14,6 +14,7 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 from django_convmemory.exceptions import (
+    IdempotencyConflict,
     InvalidSession,
     RedactedMessage,
     SessionExists,
@@ -23,6 +24,7 @@ from django_convmemory.exceptions import (
     UnknownSession,
 )
 from django_convmemory.messages import ChatMessage
+from django_convmemory.rules import usage
 from django_convmemory.rules.counters import Counters, Covered, Pinned
 from django_convmemory.rules.exchanges import MessageRef
 from django_convmemory.rules.strategies import View
@@ -151,6 +153,25 @@ class StoredMessage(NamedTuple):
     reply_to: int | None = None
     cut_off: str | None = None
     usage: Mapping[str, Any] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what the HTTP API shows of the message."""
+        message, reported = self.message, usage.read(self.usage)
+        return {
+            "id": str(self.id),
+            "position": self.position,
+            "message": message.to_openai(),
+            "kind": message.kind,
+            "metadata": message.metadata,
+            "format": message.format,
+            "item": message.item,
+            "tokens": self.tokens,
+            "usage": reported and reported._asdict(),
+            "reply_to": self.reply_to,
+            "cut_off": self.cut_off,
+            "created_at": self.created_at.isoformat().replace("+00:00", "Z"),
+            "redacted": self.redacted,
+        }
 
 
 class Edited(NamedTuple):
@@ -358,6 +379,11 @@ def stale(revision: int, now: int) -> StaleRevision:
         f"The session was changed: it is at revision {now}, not {revision}; load it again, and check whether the "
         "edit is still wanted."
     )
+
+
+def id_taken() -> IdempotencyConflict:
+    """Return the error for a message whose id another message of the session has."""
+    return IdempotencyConflict("The session has a message with this id already. Send a new id, or leave it out.")
 
 
 def no_message(position: int, last: int) -> UnknownMessage:

@@ -50,17 +50,17 @@ class Appending(Database):
                 return append_new(using, name, batch, threshold, counter=counter)
             except (
                 *(IntegrityError, exceptions.InvalidMessage, exceptions.OutcomeUnknown),
-                *(exceptions.TurnInProgress, exceptions.QuestionChanged),
+                *(exceptions.TurnInProgress, exceptions.QuestionChanged, exceptions.IdempotencyConflict),
             ) as error:
-                # The key is used already, or the tool results are stored already, or a turn is open, perhaps that of
-                # the key, or nobody knows what happened. An append with this key that was faster is committed by now:
-                # it held the lock of the session's row.
+                # The key is used already, or the tool results are stored already, or an id is taken, or a turn is open,
+                # perhaps that of the key, or nobody knows what happened. An append with this key that was faster is
+                # committed by now: it held the lock of the session's row.
                 replayed = transactions.run(
                     using, lambda: used_keys.replay(using, name, batch), atomic=False, happened=lambda: False
                 )
                 if replayed is not None:
                     return replayed
-                if isinstance(error, (exceptions.InvalidMessage, exceptions.TurnError)):
+                if not isinstance(error, (IntegrityError, exceptions.OutcomeUnknown)):
                     raise
         raise _contended(name)
 
@@ -70,7 +70,7 @@ def _contended(name: SessionName) -> exceptions.SessionContended:
 
 
 def append_new(using: str, name: SessionName, batch: Batch, threshold: Threshold, *, counter: str) -> values.Appended:
-    """Store ``batch``. Raises IntegrityError if its key is used."""
+    """Store ``batch``. Raises IntegrityError if its key is used, and IdempotencyConflict if an id is."""
     connection = connections[using]
     content = None if batch.key_hash is None else used_keys.content_of(batch)
     append = _APPENDS.get(connection.vendor, _append_locking)
@@ -82,7 +82,15 @@ def append_new(using: str, name: SessionName, batch: Batch, threshold: Threshold
     for number in range(_TRIES):
         if number > 1:
             time.sleep(random.uniform(0, _LONGEST_PAUSE))  # noqa: S311
-        advanced = transactions.run(connection, work, savepoint=content is not None, atomic=not single)
+        try:
+            unsure = content is not None or batch.has_own_ids
+            advanced = transactions.run(connection, work, savepoint=unsure, atomic=not single)
+        except IntegrityError:
+            sessions = models.Session.objects.using(using).named(name).values("pk")
+            messages = models.Message.objects.using(using).filter(session__in=sessions, public_id__in=batch.ids)
+            if batch.has_own_ids and transactions.latest(messages).exists():
+                raise values.id_taken() from None
+            raise
         if advanced is not None:
             last = advanced.last_position
             first = last - len(batch.entries) + 1

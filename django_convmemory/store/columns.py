@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
+from django_convmemory import clock
 from django_convmemory.messages import CHAT, ChatMessage, FrozenDict, dumps, frozen_json
 from django_convmemory.rules import exchanges
 from django_convmemory.rules.counters import Entry, Row
@@ -175,6 +176,13 @@ def message_of_values(values: Sequence[Any]) -> ChatMessage:
 def message_of_row(row: Any) -> ChatMessage:
     """Return the message of a row of :class:`~django_convmemory.models.Message`, with its item."""
     return with_item(message_of_values(_read(row)), row.format, row.item)
+
+
+def stored_of_row(row: Any) -> StoredMessage:
+    """Return a row of :class:`~django_convmemory.models.Message` as a message for people to read, with its item."""
+    created_at = clock.aware(row.created_at, row._state.db or "default")
+    known = (row.position, created_at, message_of_row(row), row.tokens, row.redacted_at is not None, row.public_id)
+    return StoredMessage(*known, row.reply_to, row.cut_off, row.usage)
 
 
 # The columns that with_item() takes.

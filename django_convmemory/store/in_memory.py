@@ -171,6 +171,10 @@ class Session:
         left = self.turn_expires_at - now if self.turn_token else None
         step.check(self.turn_token, open_seconds=left, epoch=self.epoch, last_position=len(self.rows))
 
+    @property
+    def turn_state(self) -> State:
+        return State(self.epoch, len(self.rows), self.revision)
+
     def take_step(self, step: Step, question: int, now: float) -> None:
         if step.does is Does.ENDS:
             self.turn_token, self.turn_question = "", 0
@@ -311,6 +315,8 @@ class InMemoryStore:
             return replayed
         if batch.step is not None:
             session.check_step(batch.step, self._clock())
+        if batch.has_own_ids and any(row.id in batch.ids for row in session.rows):
+            raise values.id_taken()
         try:
             previous = session.rows[-1].previous if session.rows else None
             counters, rows = session.counters.append(batch.entries, previous)
@@ -688,7 +694,11 @@ class InMemoryStore:
             return None
         question, last = session.rows[step.question - 1], session.rows[-1]
         is_same = (question.id, last.id) == (question_id, last_id) and not (question.redacted or last.redacted)
-        return State(session.epoch, len(session.rows)) if is_same else None
+        return session.turn_state if is_same else None
+
+    def revisions(self, name: SessionName) -> tuple[int, int]:
+        session = self.session(name)
+        return (session.revision, 0) if session else (0, 0)
 
     def question(self, name: SessionName, message_id: uuid.UUID | None) -> values.StoredMessage | None:
         session = self.session(name)
@@ -700,7 +710,7 @@ class InMemoryStore:
         if session is None:
             raise turns.changed()
         following = values.turn_of(question, [row.stored for row in session.rows[question:]])
-        return State(session.epoch, len(session.rows)), following
+        return session.turn_state, following
 
     def keyed_question(self, name: SessionName, batch: Batch) -> int | None:
         session = self.session(name)

@@ -123,13 +123,19 @@ class Turns(Database):
         Only another message was redacted then.
         """
         using = self.using
-        state = models.Session.objects.using(using).named(name).values_list("pk", "epoch", "last_position").first()
-        if state is None or state[2] != step.last_position:
+        row = models.Session.objects.using(using).named(name).values_list("pk", *State._fields).first()
+        state = None if row is None else State(*row[1:])
+        if row is None or state is None or state.last_position != step.last_position:
             return None
-        rows = models.Message.objects.using(using).filter(session_id=state[0], redacted_at__isnull=True)
+        rows = models.Message.objects.using(using).filter(session_id=row[0], redacted_at__isnull=True)
         wanted = {step.question: question_id, step.last_position: last_id}
         found = dict(rows.filter(position__in=list(wanted)).values_list("position", "public_id"))
-        return State(*state[1:]) if found == wanted else None
+        return state if found == wanted else None
+
+    def revisions(self, name: SessionName) -> tuple[int, int]:
+        """Return the two numbers that count the changes of the session: of its messages, and of its details."""
+        sessions = models.Session.objects.using(self.using).named(name)
+        return sessions.values_list("revision", "details").first() or (0, 0)
 
     def question(self, name: SessionName, message_id: uuid.UUID | None) -> StoredMessage | None:
         """Return the message with this id, or the newest one of the user if that is None. None: there is none."""
@@ -148,10 +154,11 @@ class Turns(Database):
         using = self.using
         sessions = models.Session.objects.using(using).named(name)
         while True:
-            before = sessions.values_list("epoch", "last_position", "pk").first()
-            if before is None:
+            row = sessions.values_list("pk", *State._fields).first()
+            if row is None:
                 raise turns.changed()
-            rows = models.Message.objects.using(using).filter(session_id=before[2], position__lte=before[1])
+            state = State(*row[1:])
+            rows = models.Message.objects.using(using).filter(session_id=row[0], position__lte=state.last_position)
             found: list[StoredMessage] = []
             while not found or len(found) % _PAGE == 0:
                 after = question + len(found)
@@ -162,8 +169,8 @@ class Turns(Database):
                 if len(following) < _PAGE:
                     break
             # If messages were removed meanwhile, the epoch has changed.
-            if sessions.values_list("epoch", flat=True).first() == before[0]:
-                return State(*before[:2]), found
+            if sessions.values_list("epoch", flat=True).first() == state.epoch:
+                return state, found
 
     def keyed_question(self, name: SessionName, batch: Batch) -> int | None:
         """Return the position of the question with which the key of ``batch`` was stored, or None if it is not used.

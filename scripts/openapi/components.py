@@ -201,6 +201,18 @@ class _NewMessage(OpenApiSerializerExtension):  # type: ignore[no-untyped-call]
         }
 
 
+class _Question(OpenApiSerializerExtension):  # type: ignore[no-untyped-call]
+    """The content may have all types of parts."""
+
+    target_class = "django_convmemory.api.serializers.messages.Question"
+    priority = 1
+
+    def map_serializer(self, auto_schema: Any, direction: Any) -> dict[str, Any]:
+        schema = _without_defaults(auto_schema._map_serializer(self.target, direction, bypass_extensions=True))
+        content = _content(auto_schema, direction, conf.CONTENT_PARTS)
+        return schema | {"properties": schema["properties"] | {"content": content}, "additionalProperties": False}
+
+
 # The other fields and serializers.
 
 

@@ -20,9 +20,9 @@ from django_convmemory.api import etags, problems
 from django_convmemory.api.formats import EventStreamRenderer, JSONLinesRenderer
 from django_convmemory.api.serializers.base import MAX_INTEGER, Nothing
 from django_convmemory.api.serializers.contexts import HitSerializer, SummarySerializer
-from django_convmemory.api.serializers.messages import MessageSerializer
+from django_convmemory.api.serializers.messages import MessageSerializer, TurnSerializer
 from django_convmemory.api.serializers.sessions import ListedSessionSerializer, SessionSerializer, StatusSerializer
-from django_convmemory.api.views import events, messages, sessions
+from django_convmemory.api.views import events, messages, sessions, turns
 from django_convmemory.api.views.base import ScopedView, TaggedView
 from scripts.openapi import responses
 
@@ -34,16 +34,12 @@ def _header(name: str, description: str, *, required: bool = False, **limits: in
     return OpenApiParameter(name, schema, OpenApiParameter.HEADER, required=required, description=description)
 
 
+_ID = "01980c3e-5a70-7cc4-8f0e-3b6d1f0a9c52"
 _NUMBER = {"type": "integer", "minimum": 1, "maximum": MAX_INTEGER}
 # Each operation has the path parameters that its method takes.
 _PATH_PARAMETERS = (
     OpenApiParameter("session_id", OpenApiTypes.UUID, OpenApiParameter.PATH, description="The `id` of the session."),
-    OpenApiParameter(
-        "position",
-        _NUMBER,
-        OpenApiParameter.PATH,
-        description="The position of the message in the session, counted from 1.",
-    ),
+    OpenApiParameter("message_id", OpenApiTypes.UUID, OpenApiParameter.PATH, description="The `id` of the message."),
     OpenApiParameter("version", _NUMBER, OpenApiParameter.PATH),
 )
 _NO_FORMAT = OpenApiParameter("format", exclude=True)
@@ -87,6 +83,7 @@ _ERRORS = {
     422: "The idempotency key was used before with other content.",
     428: "`If-Match` is missing.",
     429: "Too many requests.",
+    502: "The model said nothing, or the site's function failed.",
     503: "The operation is not possible at the moment. Try again later.",
 }
 _READ = (401, 403, 404, 406)
@@ -98,6 +95,14 @@ _EVENT = {
     "properties": {
         "id": {"type": "string"},
         "event": {"type": "string", "enum": ["message", "summary", "state", "reset"]},
+        "data": {"type": "string"},
+    },
+    "required": ["event", "data"],
+}
+_TURN_EVENT = {
+    "type": "object",
+    "properties": {
+        "event": {"type": "string", "enum": ["start", "delta", "message", "done", "error"]},
         "data": {"type": "string"},
     },
     "required": ["event", "data"],
@@ -116,7 +121,8 @@ class _Operation(NamedTuple):
     examples: Mapping[str, Any] = {}
 
 
-SESSIONS, MESSAGES, SEARCH, CONTEXT, COMPACTION = "Sessions", "Messages", "Search", "Context", "Compaction"
+SESSIONS, MESSAGES, TURNS, SEARCH, CONTEXT = "Sessions", "Messages", "Turns", "Search", "Context"
+COMPACTION = "Compaction"
 
 _CREATED = {
     201: OpenApiResponse(SessionSerializer, "The session was created."),
@@ -214,12 +220,12 @@ OPERATIONS: dict[tuple[type[ScopedView], str], _Operation] = {
     (messages.MessageReplacement, "post"): _Operation(
         MESSAGES,
         "messages_replace",
-        "Delete the messages after a position and store others in their place: all of it or none",
+        "Delete the messages after a message and store others in their place: all of it or none",
         _STORED,
         errors=[409, 422, 428, 429, 503],
         parameters=[_REQUIRED_IF_MATCH, _IDEMPOTENCY_KEY],
         examples={
-            "Another question": {"after": 2, "messages": [{"role": "user", "content": "And in winter?"}]},
+            "Another question": {"after": _ID, "messages": [{"role": "user", "content": "And in winter?"}]},
         },
     ),
     (messages.MessageRedaction, "post"): _Operation(
@@ -228,6 +234,33 @@ OPERATIONS: dict[tuple[type[ScopedView], str], _Operation] = {
         "Empty a message and every summary that covers it",
         {200: responses.Redacted},
         errors=[503],
+    ),
+    (turns.TurnList, "post"): _Operation(
+        TURNS,
+        "turns_create",
+        "Answer a question by the site's `RESPONDER`, whole or in server-sent events",
+        {
+            201: OpenApiResponse(TurnSerializer, "The reply was stored."),
+            200: OpenApiResponse(TurnSerializer, "The reply was stored by an earlier request with this key."),
+            (200, EventStreamRenderer.media_type): OpenApiResponse(
+                _TURN_EVENT,
+                "Server-sent events. docs/api.md has their data. That of `error` is a `ConvMemoryProblem` with "
+                "`retryable`.",
+            ),
+        },
+        errors=[409, 422, 428, 429, 502, 503],
+        parameters=[_IF_MATCH, _IDEMPOTENCY_KEY, _ETAG],
+        examples={"A question": {"message": {"content": "What is Rust?"}}},
+    ),
+    (turns.TurnDetail, "get"): _Operation(
+        TURNS,
+        "turns_retrieve",
+        "Read a question and its reply, or whether it is being answered",
+        {200: TurnSerializer},
+        parameters=[_ETAG],
+    ),
+    (turns.TurnStop, "post"): _Operation(
+        TURNS, "turns_stop", "Stop the reply to a question", {202: TurnSerializer}, errors=[409]
     ),
     (messages.SearchSession, "get"): _Operation(
         SEARCH,
@@ -256,11 +289,11 @@ OPERATIONS: dict[tuple[type[ScopedView], str], _Operation] = {
     (sessions.Truncate, "post"): _Operation(
         MESSAGES,
         "sessions_truncate",
-        "Delete the messages after a position, to get another answer",
+        "Delete the messages after a message, to get another answer",
         {200: responses.Truncated},
         errors=[428, 503],
         parameters=[_REQUIRED_IF_MATCH],
-        examples={"All but the first two": {"after": 2}},
+        examples={"All that follows a message": {"after": _ID}},
     ),
     (sessions.Clear, "post"): _Operation(
         SESSIONS, "sessions_clear", "Delete all messages and summaries but keep the session", {204: None}, errors=[503]
@@ -268,11 +301,11 @@ OPERATIONS: dict[tuple[type[ScopedView], str], _Operation] = {
     (sessions.Fork, "post"): _Operation(
         SESSIONS,
         "sessions_fork",
-        "Copy a session as it was at a position",
+        "Copy a session as it was at a message",
         _CREATED,
         errors=[409, 422, 429, 503],
         parameters=[_IDEMPOTENCY_KEY, _LOCATION, _ETAG],
-        examples={"The first four messages": {"at": 4, "key": "what if"}},
+        examples={"Through a message": {"at": _ID, "key": "what if"}},
     ),
     (sessions.Compact, "post"): _Operation(
         COMPACTION,

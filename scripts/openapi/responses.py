@@ -8,7 +8,7 @@ from rest_framework import serializers
 
 from django_convmemory.api import pagination, problems
 from django_convmemory.api.serializers.contexts import QuoteSerializer
-from django_convmemory.api.serializers.messages import Wire
+from django_convmemory.api.serializers.messages import MessageSerializer, Wire
 from django_convmemory.context.assembly import PartName
 from django_convmemory.rules.values import Receipt
 
@@ -33,7 +33,7 @@ class Accepted(serializers.Serializer[Any]):
 
 
 class ReceiptSerializer(serializers.Serializer[Receipt]):
-    """The result of an append. ``ids`` are those of the messages."""
+    """The result of an append, with the messages that are stored. ``ids`` are those of the messages."""
 
     first_position = serializers.IntegerField()
     last_position = serializers.IntegerField()
@@ -41,6 +41,7 @@ class ReceiptSerializer(serializers.Serializer[Receipt]):
     due = serializers.BooleanField()
     replayed = serializers.BooleanField()
     ids = serializers.ListField(child=serializers.UUIDField())
+    messages = MessageSerializer(many=True)
 
 
 class PartSerializer(serializers.Serializer[Any]):

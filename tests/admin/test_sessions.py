@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from django_convmemory.admin.page import SessionPage
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.handles import SessionHandle
+from django_convmemory.operations.turns import Turn
 from django_convmemory.testing import ScriptedMemories
 from tests.conversations import call
 
@@ -171,6 +173,29 @@ def test_the_page_says_what_became_of_each_message(chat: SessionHandle) -> None:
         "[an image: http://evil.example/pixel.png]",
     ):
         assert expected in text, expected
+
+
+def test_the_page_shows_the_turns(anna: User) -> None:
+    session = memories["default"].session("turns", owner=anna)
+
+    def ask(turn: Turn) -> Iterator[str]:
+        turn.append(ChatMessage.ai(tool_calls=[{"id": "c", "type": "function", "function": {"name": "find"}}]))
+        turn.append(turn.open_calls[0].result("found"))
+        yield "Hel"
+        yield "lo"
+
+    stream = session.stream_answer("Hi", ask)
+    pieces = iter(stream)
+    assert next(pieces) == "Hel"
+    client = staff("view_session")
+    opened = client.get(url_of(session)).content.decode()
+    assert "the question at position 1. If its process was killed" in opened
+    stream.close()
+    assert "Being answered" not in client.get(url_of(session)).content.decode()
+    heads = [str(bubble.head) for bubble in SessionPage(row_of(session)).timeline]
+    assert ["answers 1" in head for head in heads] == [False, True, False, True]
+    assert "answers 2" in heads[2]
+    assert "cut off: the reader left" in heads[3]
 
 
 def test_the_page_says_why_the_model_is_sent_these_messages(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import uuid
 from typing import Any, get_args
 
 import pytest
@@ -15,6 +16,8 @@ from django_convmemory.operations.handles import SessionHandle
 from scripts.openapi import responses
 
 ROOT = "/api/memory/sessions/"
+# The ids of the messages of ``chat``, and one that no message has.
+FIRST, SECOND, NO_MESSAGE = (f"0197c5a1-0000-7000-8000-00000000000{number}" for number in (1, 2, 9))
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +63,10 @@ def service(anna: User) -> APIClient:
 def chat(anna: User) -> SessionHandle:
     """A conversation that anna owns."""
     session = memories["default"].session("main", owner=anna)
-    session.append(ChatMessage.human("What is Rust?"), ChatMessage.ai("A systems language."))
+    session.append(
+        ChatMessage.human("What is Rust?", id=uuid.UUID(FIRST)),
+        ChatMessage.ai("A systems language.", id=uuid.UUID(SECOND)),
+    )
     return session
 
 

@@ -14,7 +14,7 @@ from django_convmemory.api.serializers import sessions
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.handles import SessionHandle
-from tests.api.conftest import ROOT, messages_body, row_of, url_of
+from tests.api.conftest import FIRST, NO_MESSAGE, ROOT, SECOND, messages_body, row_of, url_of
 
 pytestmark = pytest.mark.vendors
 
@@ -58,7 +58,7 @@ def test_a_list_shows_the_last_message(
     chat.append(*messages)
     preview = listed(api, chat)["last_message"]
     last = row_of(chat).last_position
-    created_at = api.get(url_of(chat, f"messages/{last}/")).json()["created_at"]
+    created_at = api.get(url_of(chat, f"messages/{chat.history()[-1].id}/")).json()["created_at"]
     assert preview == {
         "position": last,
         "role": role,
@@ -129,33 +129,35 @@ def test_a_session_is_found_by_its_key(api: APIClient, chat: SessionHandle) -> N
 def test_a_user_rates_a_reply(api: APIClient, chat: SessionHandle) -> None:
     before = api.get(url_of(chat))
     headers = {"If-Match": before["ETag"]}
-    rated = api.patch(url_of(chat, "messages/2/"), {"metadata": {"thumb": "up"}}, format="json", headers=headers)
+    rated = api.patch(
+        url_of(chat, f"messages/{SECOND}/"), {"metadata": {"thumb": "up"}}, format="json", headers=headers
+    )
     assert (rated.status_code, rated.json()["metadata"]) == (200, {"thumb": "up"})
-    assert rated.json() == api.get(url_of(chat, "messages/2/")).json()
+    assert rated.json() == api.get(url_of(chat, f"messages/{SECOND}/")).json()
     after = api.get(url_of(chat))
     assert (rated["ETag"], after.json()["updated_at"]) == (after["ETag"], before.json()["updated_at"])
-    again = api.patch(url_of(chat, "messages/2/"), {"metadata": {}}, format="json", headers=headers)
+    again = api.patch(url_of(chat, f"messages/{SECOND}/"), {"metadata": {}}, format="json", headers=headers)
     assert again.json()["metadata"] == {}
     chat.append(ChatMessage.human("What is Go?"))
-    stale = api.patch(url_of(chat, "messages/2/"), {"metadata": {}}, format="json", headers=headers)
+    stale = api.patch(url_of(chat, f"messages/{SECOND}/"), {"metadata": {}}, format="json", headers=headers)
     assert stale.json()["code"] == "stale_revision"
 
 
 def test_a_patch_without_fields_changes_nothing(api: APIClient, chat: SessionHandle) -> None:
     tag = api.get(url_of(chat))["ETag"]
-    assert api.patch(url_of(chat, "messages/2/"), {}, format="json")["ETag"] == tag
+    assert api.patch(url_of(chat, f"messages/{SECOND}/"), {}, format="json")["ETag"] == tag
 
 
 def test_feedback_that_is_refused(api: APIClient, chat: SessionHandle) -> None:
-    for position in ("3", "0", "x"):
-        missing = api.patch(url_of(chat, f"messages/{position}/"), {"metadata": {}}, format="json")
+    for message_id in (NO_MESSAGE, "1", "x"):
+        missing = api.patch(url_of(chat, f"messages/{message_id}/"), {"metadata": {}}, format="json")
         assert (missing.status_code, missing.json()["code"]) == (404, "unknown_message")
     chat.redact(2)
-    redacted = api.patch(url_of(chat, "messages/2/"), {"metadata": {"thumb": "up"}}, format="json")
+    redacted = api.patch(url_of(chat, f"messages/{SECOND}/"), {"metadata": {"thumb": "up"}}, format="json")
     assert (redacted.status_code, redacted.json()["code"]) == (409, "message_redacted")
     bodies: list[Any] = [{"content": "x"}, {"metadata": []}, {"metadata": None}]
     for body in bodies:
-        assert api.patch(url_of(chat, "messages/1/"), body, format="json").status_code == 400
+        assert api.patch(url_of(chat, f"messages/{FIRST}/"), body, format="json").status_code == 400
 
 
 # Ids.
@@ -167,7 +169,7 @@ def test_the_id_of_a_message_is_never_used_again(api: APIClient, chat: SessionHa
         page = api.get(url_of(chat, "messages/")).json()["results"]
         assert not ids & {message["id"] for message in page[1:]}
         ids |= {message["id"] for message in page}
-        assert page[0] == api.get(url_of(chat, "messages/1/")).json()
+        assert page[0] == api.get(url_of(chat, f"messages/{FIRST}/")).json()
         assert all(str(uuid.UUID(message["id"])) == message["id"] for message in page)
         chat.truncate(1)
         chat.append(ChatMessage.ai("Another answer."))
@@ -178,7 +180,7 @@ def test_the_id_of_a_message_is_never_used_again(api: APIClient, chat: SessionHa
 
 
 def test_the_last_turn_is_replaced(api: APIClient, chat: SessionHandle) -> None:
-    url, body = url_of(chat, "replace/"), {"after": 0, **messages_body("What is Go?")}
+    url, body = url_of(chat, "replace/"), {"after": None, **messages_body("What is Go?")}
     assert api.post(url, body, format="json").json()["code"] == "precondition_required"
     # The tag of the list of messages names the state, too.
     tag = api.get(url_of(chat, "messages/"))["ETag"]
@@ -192,9 +194,9 @@ def test_the_last_turn_is_replaced(api: APIClient, chat: SessionHandle) -> None:
 @pytest.mark.parametrize(
     ("body", "status", "code"),
     [
-        ({"after": 3, **messages_body("x")}, 409, "unknown_message"),
-        ({"after": 0, **messages_body("x", role="assistant")}, 403, "role_not_allowed"),
-        ({"after": 0, "messages": []}, 400, "invalid"),
+        ({"after": NO_MESSAGE, **messages_body("x")}, 409, "unknown_message"),
+        ({"after": None, **messages_body("x", role="assistant")}, 403, "role_not_allowed"),
+        ({"after": None, "messages": []}, 400, "invalid"),
     ],
 )
 def test_a_replacement_that_is_refused_deletes_nothing(
@@ -208,12 +210,12 @@ def test_a_replacement_that_is_refused_deletes_nothing(
 def test_a_copy_has_a_title_and_names_its_parent(api: APIClient, chat: SessionHandle) -> None:
     chat.update(title="Rust")
     parent = api.get(url_of(chat)).json()
-    plain = api.post(url_of(chat, "fork/"), {"at": 1}, format="json").json()
-    titled = api.post(url_of(chat, "fork/"), {"at": 1, "title": "What if"}, format="json").json()
+    plain = api.post(url_of(chat, "fork/"), {"at": FIRST}, format="json").json()
+    titled = api.post(url_of(chat, "fork/"), {"at": FIRST, "title": "What if"}, format="json").json()
     assert (plain["title"], titled["title"]) == ("Rust", "What if")
     assert (plain["forked_from"], parent["forked_from"]) == (parent["id"], None)
     tag = api.get(titled["url"])["ETag"]
-    copy = api.post(f"{titled['url']}fork/", {"at": 1}, format="json").json()
+    copy = api.post(f"{titled['url']}fork/", {"at": FIRST}, format="json").json()
     assert copy["forked_from"] == titled["id"]
     # The copy of a deleted copy is a copy of the original.
     api.delete(titled["url"])

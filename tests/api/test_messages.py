@@ -16,7 +16,7 @@ from django_convmemory.contrib import responses_items
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.handles import SessionHandle
-from tests.api.conftest import ROOT, messages_body, row_of, url_of
+from tests.api.conftest import FIRST, NO_MESSAGE, ROOT, messages_body, row_of, url_of
 
 pytestmark = pytest.mark.vendors
 
@@ -81,24 +81,29 @@ def test_messages_are_listed_in_both_orders(api: APIClient, chat: SessionHandle)
     assert positions(url_of(chat, "messages/?after=9007199254740991"))[0] == []
 
 
-def test_a_message_is_read_by_its_position(api: APIClient, chat: SessionHandle) -> None:
-    stored = api.get(url_of(chat, "messages/1/")).json()
+def test_a_message_is_read_by_its_id(api: APIClient, chat: SessionHandle) -> None:
+    stored = api.get(url_of(chat, f"messages/{FIRST}/")).json()
     assert stored["message"] == {"role": "user", "content": "What is Rust?"}
     assert (stored["position"], stored["kind"], stored["metadata"], stored["redacted"]) == (1, "chat", {}, False)
-    for position in ("3", "0", "-1", "x", "9" * 30):
-        missing = api.get(url_of(chat, f"messages/{position}/"))
+    for message_id in (NO_MESSAGE, "1", "-1", "x", "9" * 30):
+        missing = api.get(url_of(chat, f"messages/{message_id}/"))
         assert (missing.status_code, missing.json()["code"]) == (404, "unknown_message")
 
 
 def test_a_redacted_message_is_empty(api: APIClient, chat: SessionHandle) -> None:
-    assert api.post(url_of(chat, "messages/1/redact/"), {}, format="json").json() == {"sessions": 1, "in_flight": False}
-    stored = api.get(url_of(chat, "messages/1/")).json()
+    assert api.post(url_of(chat, f"messages/{FIRST}/redact/"), {}, format="json").json() == {
+        "sessions": 1,
+        "in_flight": False,
+    }
+    stored = api.get(url_of(chat, f"messages/{FIRST}/")).json()
     assert (stored["message"]["content"], stored["redacted"]) == ("", True)
-    assert api.post(url_of(chat, "messages/9/redact/"), {}, format="json").json()["code"] == "unknown_message"
+    assert (
+        api.post(url_of(chat, f"messages/{NO_MESSAGE}/redact/"), {}, format="json").json()["code"] == "unknown_message"
+    )
 
 
 def test_truncating_requires_the_current_etag(api: APIClient, chat: SessionHandle) -> None:
-    url, body = url_of(chat, "truncate/"), {"after": 1}
+    url, body = url_of(chat, "truncate/"), {"after": FIRST}
     assert api.post(url, body, format="json").json()["code"] == "precondition_required"
     tag = api.get(url_of(chat, "context/"))["ETag"]
     assert api.post(url, body, format="json", headers={"If-Match": tag}).json() == {"removed": 1}
@@ -129,20 +134,21 @@ def test_if_match_compares_what_the_request_changes(api: APIClient, chat: Sessio
     assert status("patch", "", {"title": "Go"}, tag) == 412
     assert status("delete", "", None, tag) == 412
     models.Session.objects.update(current_version=0, covered_position=0)
-    assert status("post", "truncate/", {"after": 1}, tag) == 200
-    assert status("post", "truncate/", {"after": 0}, tag) == 412
+    assert status("post", "truncate/", {"after": FIRST}, tag) == 200
+    assert status("post", "truncate/", {"after": None}, tag) == 412
     assert status("patch", "", {"title": "Go"}, api.get(url_of(chat))["ETag"]) == 200
 
 
 def test_a_copy_belongs_to_the_user_who_makes_it(api: APIClient, chat: SessionHandle, anna: User) -> None:
-    copy = api.post(url_of(chat, "fork/"), {"at": 1, "key": "what if"}, format="json")
+    copy = api.post(url_of(chat, "fork/"), {"at": FIRST, "key": "what if"}, format="json")
     assert (copy.status_code, copy.data["messages"], copy.data["fork_position"]) == (201, 1, 1)
     assert models.Session.objects.get(key="what if").owner == anna
     assert api.get(copy["Location"]).data == copy.data
-    assert api.post(url_of(chat, "fork/"), {"at": 1, "key": "main"}, format="json").json()["code"] == "session_exists"
-    beyond = api.post(url_of(chat, "fork/"), {"at": 7}, format="json")
+    assert (
+        api.post(url_of(chat, "fork/"), {"at": FIRST, "key": "main"}, format="json").json()["code"] == "session_exists"
+    )
+    beyond = api.post(url_of(chat, "fork/"), {"at": NO_MESSAGE}, format="json")
     assert (beyond.status_code, beyond.json()["code"]) == (409, "unknown_message")
-    assert api.post(url_of(chat, "fork/"), {"at": 0}, format="json").data["messages"] == 0
 
 
 def test_an_export_is_one_record(api: APIClient, chat: SessionHandle) -> None:
@@ -182,12 +188,12 @@ class AnotherRequestMeanwhile(BasePermission):
         ("delete", "", None),
         ("patch", "", {"title": "x"}),
         ("post", "clear/", {}),
-        ("post", "truncate/", {"after": 1}),
+        ("post", "truncate/", {"after": FIRST}),
         ("post", "messages/", messages_body("a")),
-        ("post", "replace/", {"after": 1, **messages_body("a")}),
-        ("patch", "messages/1/", {"metadata": {"thumb": "up"}}),
-        ("post", "messages/1/redact/", {}),
-        ("post", "fork/", {"at": 1}),
+        ("post", "replace/", {"after": FIRST, **messages_body("a")}),
+        ("patch", f"messages/{FIRST}/", {"metadata": {"thumb": "up"}}),
+        ("post", f"messages/{FIRST}/redact/", {}),
+        ("post", "fork/", {"at": FIRST}),
     ],
 )
 def test_if_match_holds_until_the_change_is_made(

@@ -5,7 +5,10 @@ A new endpoint is tested too. Its tests fail until ``BODIES`` has a body for it.
 
 from __future__ import annotations
 
+import contextlib
+import datetime as dt
 import json
+import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +17,7 @@ from django.contrib.auth.models import Permission, User
 from django.core import serializers
 from django.db import transaction
 from django.urls import URLPattern
+from django.utils import timezone
 from rest_framework.test import APIClient
 
 from django_convmemory import models
@@ -22,7 +26,7 @@ from django_convmemory.memory import memories
 from django_convmemory.messages import ROLES, ChatMessage
 from django_convmemory.operations.handles import SessionHandle
 from django_convmemory.testing import ScriptedMemories
-from tests.api.conftest import client_of, row_of
+from tests.api.conftest import FIRST, client_of, row_of
 
 # The owner of a session does not depend on the database.
 pytestmark = pytest.mark.only_on("sqlite")
@@ -38,15 +42,18 @@ BODIES: dict[str, Any] = {
     "context": {},
     "messages": {"messages": [{"role": "user", "content": "hello"}]},
     "message": {"metadata": {"thumb": "up"}},
-    "replace": {"after": 1, "messages": [{"role": "user", "content": "hello"}]},
+    "replace": {"after": FIRST, "messages": [{"role": "user", "content": "hello"}]},
     "redact": {},
+    "turns": {"message": {"content": "hello"}},
+    "turn": {},
+    "stop": {},
     "summaries": {},
     "summary": {},
     "search": {},
     "search-all": {},
-    "truncate": {"after": 1},
+    "truncate": {"after": FIRST},
     "clear": {},
-    "fork": {"at": 1},
+    "fork": {"at": FIRST},
     "compact": {},
     "rebuild": {},
     "export": {},
@@ -56,13 +63,22 @@ PARAMETERS = {"search": "?q=secret", "search-all": "?q=secret"}
 OF_A_SESSION = [pattern for pattern in urls.urlpatterns if "session_id" in str(pattern.pattern)]
 
 
+def ask(turn: Any) -> str:
+    return "hello"
+
+
+@pytest.fixture(autouse=True)
+def responder(settings: Any) -> None:
+    settings.CONVMEMORY_API = {"RESPONDER": f"{__name__}.ask"}
+
+
 def readable_id(value: Any) -> str:
     return str(value.name) if isinstance(value, URLPattern) else str(value)
 
 
 def address(pattern: URLPattern, session: models.Session) -> str:
     path = str(pattern.pattern)
-    for parameter, value in (("session_id", session.public_id), ("position", 1), ("version", 1)):
+    for parameter, value in (("session_id", session.public_id), ("message_id", FIRST), ("version", 1)):
         path = path.replace(f"<str:{parameter}>", str(value))
     assert "<" not in path, f"{path} has a parameter that this suite does not know"
     return ROOT + path + PARAMETERS.get(pattern.name or "", "")
@@ -90,7 +106,8 @@ def mine(anna: User, convmemory: ScriptedMemories) -> SessionHandle:
     """A folded conversation that anna owns."""
     session = memories["default"].session("mine", owner=anna)
     convmemory.reply("a summary")
-    session.append(*[ChatMessage.human("a secret " * 20) for _ in range(10)])
+    session.append(ChatMessage.human("a secret " * 20, id=uuid.UUID(FIRST)))
+    session.append(*[ChatMessage.human("a secret " * 20) for _ in range(9)])
     convmemory.run()
     convmemory.allow_unused_replies = True
     return session
@@ -104,7 +121,7 @@ def strangers(settings: Any) -> Iterator[tuple[str, APIClient]]:
         if kind == "a trusted service":
             other.user_permissions.add(*Permission.objects.filter(content_type__app_label="convmemory"))
         yield kind, with_a_conversation(client_of(other))
-    settings.CONVMEMORY_API = {"SCOPE": "django_convmemory.api.scopes.UserOrVisitorScope"}
+    settings.CONVMEMORY_API |= {"SCOPE": "django_convmemory.api.scopes.UserOrVisitorScope"}
     yield "a visitor", with_a_conversation(APIClient())
 
 
@@ -134,10 +151,14 @@ def test_somebody_elses_session_does_not_exist(pattern: URLPattern, mine: Sessio
 
 @pytest.mark.parametrize("pattern", OF_A_SESSION, ids=readable_id)
 def test_the_owner_may_use_every_endpoint(pattern: URLPattern, anna: User, mine: SessionHandle) -> None:
+    if pattern.name == "stop":
+        open_until = timezone.now() + dt.timedelta(minutes=1)
+        models.Session.objects.update(turn_token="t" * 32, turn_question=1, turn_expires_at=open_until)
     for method in METHODS:
-        with transaction.atomic():
+        # A question is not answered inside a transaction.
+        with contextlib.nullcontext() if pattern.name == "turns" else transaction.atomic():
             response = send(client_of(anna), pattern, method, row_of(mine))
-            transaction.set_rollback(True)
+            transaction.set_rollback(pattern.name != "turns")
         assert response.status_code < 300 or response.status_code == 405, (method, response.content)
         allowed = response["Allow"].split(", ")
         assert (response.status_code != 405) == (("GET" if method == "HEAD" else method) in allowed), method
@@ -200,7 +221,7 @@ def test_a_body_cannot_name_the_owner(anna: User) -> None:
 
 @pytest.mark.django_db
 def test_sessions_without_an_owner_are_out_of_reach(admin_user: User, settings: Any) -> None:
-    settings.CONVMEMORY_API = {"SCOPE": "django_convmemory.api.scopes.UserOrVisitorScope"}
+    settings.CONVMEMORY_API |= {"SCOPE": "django_convmemory.api.scopes.UserOrVisitorScope"}
     memories["default"].append("nobodys", ChatMessage.human("hello"))
     row = models.Session.objects.get()
     for client in (client_of(admin_user), APIClient()):

@@ -10,6 +10,7 @@ import pytest
 from django.core.checks.registry import registry
 from rest_framework.test import APIClient
 
+from django_convmemory import exceptions
 from django_convmemory.api import conf, problems, urls
 from django_convmemory.operations.handles import SessionHandle
 from tests.api.conftest import ROOT, url_of
@@ -26,20 +27,29 @@ def names_of(block: int) -> dict[str, Any]:
     return namespace
 
 
+def ask(turn: Any) -> str:
+    return "In a hotel."
+
+
 @pytest.mark.django_db
-def test_the_requests_of_the_page_succeed_in_order(api: APIClient) -> None:
+def test_the_requests_of_the_page_succeed_in_order(api: APIClient, settings: Any) -> None:
     known: dict[str, str] = {}
     statuses = []
+    # What the page's responder would ask is a model.
+    settings.CONVMEMORY_API = {"RESPONDER": f"{__name__}.ask"}
     for method, path, rest in REQUESTS:
         headed, _, body = rest.partition("\n\n") if not rest.startswith("\n") else ("", "", rest)
         headers = dict(line.split(": ", 1) for line in headed.strip().splitlines())
         headers = {name: value.replace("{etag}", known.get("etag", "")) for name, value in headers.items()}
-        path = path.replace("{id}", known.get("id", ""))
+        path = path.replace("{id}", known.get("id", "")).replace("{message}", known.get("message", ""))
+        body = body.replace("{message}", known.get("message", ""))
         response = api.generic(method, path, body.strip(), content_type="application/json", headers=headers)
         statuses.append(response.status_code)
         known.setdefault("id", response.json()["id"] if statuses == [201] else "")
+        if method == "POST" and isinstance(response.json().get("messages"), list):
+            known["message"] = response.json()["messages"][0]["id"]
         known["etag"] = response.headers.get("ETag", known.get("etag", ""))
-    assert statuses == [201, 201, *[200] * 5, 304, 200, 200, 201, 201]
+    assert statuses == [201, 201, 200, 200, 201, *[200] * 3, 304, 200, 200, 201, 201]
 
 
 def test_the_page_names_every_address() -> None:
@@ -71,13 +81,13 @@ def test_the_page_names_every_code() -> None:
     named = {code for row, _ in rows for code in re.findall(r"`(\w+)`", row)}
     # The serializers refuse these first.
     assert named | {"invalid_argument", "unknown_alias"} == set(get_args(problems.ProblemCode))
-    for _, status, code, *_ in (*problems.MEMORY_ERRORS, *problems.DATABASE_ERRORS):
-        if code in named:
-            assert any(f"`{code}`" in row and str(status) in statuses for row, statuses in rows), code
+    for error in vars(exceptions).values():
+        if isinstance(error, type) and issubclass(error, exceptions.ConvMemoryError) and error.code in named:
+            assert any(f"`{error.code}`" in row and str(error.status) in statuses for row, statuses in rows), error
 
 
 def test_the_settings_of_the_page(settings: Any) -> None:
-    settings.CONVMEMORY_API = names_of(4)["CONVMEMORY_API"]
+    settings.CONVMEMORY_API = names_of(6)["CONVMEMORY_API"]
     assert conf.check_settings() == []
     assert conf.limits().aliases == ("default",)
 

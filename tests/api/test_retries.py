@@ -13,7 +13,7 @@ from django_convmemory import models
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.handles import SessionHandle
 from tests import processes
-from tests.api.conftest import ROOT, client_of, messages_body, row_of, url_of
+from tests.api.conftest import FIRST, ROOT, SECOND, client_of, messages_body, row_of, url_of
 from tests.test_changes_at_once import InThread
 
 pytestmark = pytest.mark.vendors
@@ -37,20 +37,20 @@ def test_a_retry_of_a_new_session_gets_the_session(api: APIClient) -> None:
 
 def test_a_retry_of_a_copy_gets_the_copy(api: APIClient, chat: SessionHandle) -> None:
     tag = api.get(url_of(chat))["ETag"]
-    first = post(api, url_of(chat, "fork/"), {"at": 2, "title": "Another way"}, **{"If-Match": tag})
+    first = post(api, url_of(chat, "fork/"), {"at": SECOND, "title": "Another way"}, **{"If-Match": tag})
     chat.append(ChatMessage.human("meanwhile"))
-    again = post(api, url_of(chat, "fork/"), {"at": 2, "title": "Another way"}, **{"If-Match": tag})
+    again = post(api, url_of(chat, "fork/"), {"at": SECOND, "title": "Another way"}, **{"If-Match": tag})
     assert (first.status_code, again.status_code) == (201, 200)
     assert first.json() == again.json()
     assert models.Session.objects.count() == 2
-    other = post(api, url_of(chat, "fork/"), {"at": 1}, **{"If-Match": tag})
+    other = post(api, url_of(chat, "fork/"), {"at": FIRST}, **{"If-Match": tag})
     assert (other.status_code, other.json()["code"]) == (422, "idempotency_conflict")
     assert post(api, ROOT, {}).json()["code"] == "idempotency_conflict"
 
 
 @pytest.mark.parametrize("operation", ["messages/", "replace/"])
 def test_a_retry_is_answered_before_its_etag_is_compared(api: APIClient, chat: SessionHandle, operation: str) -> None:
-    body = messages_body("Why?") | ({"after": 1} if operation == "replace/" else {})
+    body = messages_body("Why?") | ({"after": FIRST} if operation == "replace/" else {})
     tag = {"If-Match": api.get(url_of(chat))["ETag"]}
     first = post(api, url_of(chat, operation), body, **tag)
     again = post(api, url_of(chat, operation), body, **tag)
@@ -87,9 +87,9 @@ def test_two_requests_at_once_get_the_same_answer(anna: User, chat: SessionHandl
     tag = client_of(anna).get(url_of(chat))["ETag"]
     bodies: dict[str, dict[str, Any]] = {
         "sessions": {"title": "new"},
-        "fork/": {"at": 1},
+        "fork/": {"at": FIRST},
         "messages/": messages_body("Why?"),
-        "replace/": {"after": 1, **messages_body("Why?")},
+        "replace/": {"after": FIRST, **messages_body("Why?")},
     }
     barrier = threading.Barrier(4)
 

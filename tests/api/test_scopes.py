@@ -21,7 +21,7 @@ from django_convmemory import models
 from django_convmemory.api.scopes import VISITOR, UserOrVisitorScope, UserScope, adopt_at_login
 from django_convmemory.operations.handles import SessionHandle
 from tests import processes
-from tests.api.conftest import ROOT, client_of, messages_body, row_of, url_of
+from tests.api.conftest import FIRST, ROOT, SECOND, client_of, messages_body, row_of, url_of
 from tests.api.test_page import names_of
 
 
@@ -162,7 +162,7 @@ def test_without_session_middleware_visitors_are_refused(anna: User, settings: A
 
 
 # The sessions of all users who share a group with the user.
-TeamScope = names_of(3)["TeamScope"]
+TeamScope = names_of(5)["TeamScope"]
 
 
 def test_a_team_shares_its_sessions(anna: User, chat: SessionHandle, settings: Any) -> None:
@@ -175,7 +175,7 @@ def test_a_team_shares_its_sessions(anna: User, chat: SessionHandle, settings: A
     assert theirs.post(url_of(chat, "messages/"), messages_body("me too"), format="json").status_code == 201
     assert row_of(chat).last_position == 3
     assert theirs.patch(url_of(chat), {"title": "Ours"}, format="json").status_code == 200
-    copy = theirs.post(url_of(chat, "fork/"), {"at": 2, "key": "hers"}, format="json")
+    copy = theirs.post(url_of(chat, "fork/"), {"at": SECOND, "key": "hers"}, format="json")
     assert copy.status_code == 201
     assert models.Session.objects.get(key="hers").owner == berta
     assert client_of(carla).get(url_of(chat)).status_code == 404
@@ -207,7 +207,7 @@ def test_addresses_may_begin_with_parameters_of_the_site(api: APIClient, chat: S
     (session,) = api.get("/acme/memory/sessions/").json()["results"]
     assert session["url"] == f"http://testserver/acme/memory/sessions/{session['id']}/"
     assert api.get(session["url"]).status_code == 200
-    assert api.get(f"{session['url']}messages/1/").status_code == 200
+    assert api.get(f"{session['url']}messages/{FIRST}/").status_code == 200
     assert api.get(f"/other/memory/sessions/{session['id']}/").status_code == 404
     for tenant, found in (("acme", {session["url"]}), ("other", set())):
         hits = api.get(f"/{tenant}/memory/search/?q=Rust").json()["results"]

@@ -21,7 +21,7 @@ from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.handles import SessionHandle
 from django_convmemory.search import indexing
-from tests.api.conftest import ROOT, messages_body, row_of, url_of
+from tests.api.conftest import FIRST, NO_MESSAGE, ROOT, messages_body, row_of, url_of
 
 pytestmark = pytest.mark.vendors
 
@@ -232,7 +232,16 @@ def test_a_context_that_may_quote_more_has_another_etag(api: APIClient, chat: Se
 
 
 def test_no_shared_cache_may_keep_a_response(api: APIClient, chat: SessionHandle) -> None:
-    for path in ("", "messages/", "messages/1/", "messages/9/", "summaries/", "context/", "status/", "export/"):
+    for path in (
+        "",
+        "messages/",
+        f"messages/{FIRST}/",
+        f"messages/{NO_MESSAGE}/",
+        "summaries/",
+        "context/",
+        "status/",
+        "export/",
+    ):
         response = api.get(url_of(chat, path))
         assert {"private", "no-cache"} <= set(response["Cache-Control"].split(", ")), path
         assert {"Accept", "Authorization", "Cookie"} <= set(response["Vary"].split(", ")), path
@@ -254,10 +263,10 @@ def delete_and_create_again(chat: SessionHandle) -> None:
     ("method", "path", "body", "status"),
     [
         ("post", "messages/", messages_body("late"), 404),
-        ("post", "truncate/", {"after": 0}, 404),
+        ("post", "truncate/", {"after": None}, 404),
         ("post", "clear/", {}, 404),
-        ("post", "fork/", {"at": 1}, 404),
-        ("post", "messages/1/redact/", {}, 404),
+        ("post", "fork/", {"at": FIRST}, 404),
+        ("post", f"messages/{FIRST}/redact/", {}, 404),
         ("patch", "", {"title": "x"}, 404),
         ("delete", "", None, 204),
         ("get", "export/", None, 404),

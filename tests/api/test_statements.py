@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
+import uuid
+from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 from rest_framework.test import APIClient
 
 from django_convmemory import models
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.testing import ScriptedMemories
-from tests.api.conftest import ROOT
+from tests.api.conftest import FIRST, ROOT
 from tests.api.test_owners import BODIES, METHODS
 from tests.settings import DATABASE, LOOKUPS
 
@@ -31,18 +35,22 @@ STATEMENTS: dict[tuple[str, str], tuple[int, int, int]] = {
     ("GET", "events"): (1, 1, 1),
     ("GET", "context"): (2, 2, 2),
     ("GET", "messages"): (2, 2, 2),
-    ("POST", "messages"): (3, 2, 4),
+    ("POST", "messages"): (5, 4, 6),
     ("GET", "message"): (2, 2, 2),
-    ("PATCH", "message"): (5, 5, 5),
-    ("POST", "replace"): (18, 17, 19),
-    ("POST", "redact"): (19, 19, 19),
+    ("PATCH", "message"): (7, 7, 7),
+    ("POST", "replace"): (22, 21, 23),
+    ("POST", "redact"): (21, 21, 21),
+    # Opening and ending the turn, the context, and the answer.
+    ("POST", "turns"): (8, 6, 12),
+    ("GET", "turn"): (6, 6, 6),
+    ("POST", "stop"): (7, 7, 7),
     ("GET", "summaries"): (2, 2, 2),
     ("GET", "summary"): (2, 2, 2),
     ("GET", "search"): (3, 3, 3),
     ("GET", "search-all"): (4, 4, 4),
-    ("POST", "truncate"): (15, 15, 15),
+    ("POST", "truncate"): (18, 18, 18),
     ("POST", "clear"): (8, 8, 8),
-    ("POST", "fork"): (18, 18, 18),
+    ("POST", "fork"): (20, 20, 20),
     ("POST", "compact"): (2, 2, 2),
     ("POST", "rebuild"): (2, 2, 2),
     # An export takes one more for each thousand messages.
@@ -54,8 +62,13 @@ _OWN = ("SAVEPOINT", "RELEASE", "BEGIN", "ROLLBACK", "SELECT VERSION", "SELECT @
 SIZES = (12, 1500)
 
 
+def ask(turn: Any) -> str:
+    return "Hello!"
+
+
 @pytest.fixture
-def client(anna: User) -> APIClient:
+def client(anna: User, settings: Any) -> APIClient:
+    settings.CONVMEMORY_API = {"RESPONDER": f"{__name__}.ask"}
     client = APIClient()
     client.force_authenticate(anna)
     return client
@@ -68,7 +81,8 @@ def sizes(anna: User, convmemory: ScriptedMemories) -> list[str]:
     addresses = []
     for size in SIZES:
         session = memories["default"].session(f"of {size}", owner=anna)
-        for start in range(0, size, 500):
+        session.append(ChatMessage.human("word " * 30, id=uuid.UUID(FIRST)))
+        for start in range(1, size, 500):
             session.append(*[ChatMessage.human("word " * 30) for _ in range(min(500, size - start))])
         convmemory.reply(*["a summary"] * 20)
         convmemory.run()
@@ -83,8 +97,10 @@ def paths(name: str, session: str) -> str:
         "sessions": ROOT,
         "session": session,
         "session-status": f"{session}status/",
-        "message": f"{session}messages/1/",
-        "redact": f"{session}messages/1/redact/",
+        "message": f"{session}messages/{FIRST}/",
+        "redact": f"{session}messages/{FIRST}/redact/",
+        "turn": f"{session}turns/{FIRST}/",
+        "stop": f"{session}turns/{FIRST}/stop/",
         "summary": f"{session}summaries/1/",
         "search": f"{session}search/?q=word&limit=5&neighbours=2",
         "search-all": f"{ROOT.removesuffix('sessions/')}search/?q=word&limit=5&neighbours=2",
@@ -97,6 +113,9 @@ def test_each_endpoint_takes_a_fixed_number_of_statements(
 ) -> None:
     taken = []
     for session, messages in zip(sizes, SIZES, strict=True):
+        if name == "stop":
+            open_until = timezone.now() + dt.timedelta(minutes=1)
+            models.Session.objects.update(turn_token="t" * 32, turn_question=1, turn_expires_at=open_until)
         with CaptureQueriesContext(connection) as captured:
             response = client.generic(
                 method,

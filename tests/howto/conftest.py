@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import httpx
+import openai
 import pytest
 from django.contrib.auth.models import User
 
@@ -12,8 +16,11 @@ def ann(db: None) -> User:
 
 
 @pytest.fixture
-def model(server: OpenAIServer, monkeypatch: pytest.MonkeyPatch) -> OpenAIServer:
+def model(server: OpenAIServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenAIServer]:
     server.default = Behaviour(text="Ownership says who frees the memory.", pace=0.01)
     monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
     monkeypatch.setenv("OPENAI_API_KEY", "none")
-    return server
+    monkeypatch.setattr(openai, "_client", None)  # It reads the variables when it is first used.
+    with httpx.Client() as client:
+        monkeypatch.setattr(openai, "http_client", client)
+        yield server

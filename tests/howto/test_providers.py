@@ -15,7 +15,7 @@ from tests.openai_server import Behaviour, OpenAIServer
 from tests.wire import validators
 
 pytestmark = pytest.mark.django_db
-CALL = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": '{"q": 1}'}}
+CALL = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": '{"q":1}'}}
 
 
 def last_of(user: User) -> dict[str, Any]:
@@ -68,7 +68,7 @@ RESPONSE = {
             "status": "completed",
             "content": [{"type": "output_text", "text": "It is a bridge.", "annotations": []}],
         },
-        {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "find", "arguments": '{"q": 1}'},
+        {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "find", "arguments": '{"q":1}'},
     ],
     "usage": {
         "input_tokens": 9,
@@ -82,19 +82,24 @@ RESPONSE = {
 
 @pytest.mark.skipif(int(openai.__version__.split(".")[0]) < 2, reason="needs openai 2.0 or newer")
 def test_the_responses_api(ann: User, model: OpenAIServer) -> None:
-    reply = module_of("providers", "responses.py")["reply"]
-    model.default = Behaviour("raw", body=RESPONSE)
+    page = module_of("providers", "responses.py")
+    calling = Behaviour("raw", body=RESPONSE)
+    model.queue(calling)
+    model.default = Behaviour("raw", body=RESPONSE | {"output": RESPONSE["output"][:2]})  # type: ignore[index]
 
-    assert reply(ann, "What is this?") == "It is a bridge."
+    session = memories["default"].session("main", owner=ann)
+    [call] = session.answer("What is this?", page["ask"]).open_calls
 
     assert last_of(ann) == {"role": "assistant", "content": "It is a bridge.", "tool_calls": [CALL]}
-    memories["default"].session("main", owner=ann).append(ChatMessage.tool("found", "c1"))
-    reply(ann, "And now?")
+    assert session.history(limit=1)[0].usage == RESPONSE["usage"]
+    session.append(call.result("found"))
+    assert page["reply"](ann, "And now?") == "It is a bridge."
     items = model.log[1].body["input"]
     assert list(validators.responses(items)) == []
     assert [item["type"] for item in items] == [
         *("message", "message", "message", "function_call", "function_call_output", "message")
     ]
+    assert items[0]["content"] == "You are a helpful teacher."
     assert model.log[1].path == "/v1/responses"
     assert "previous_response_id" not in model.log[1].body
 
@@ -118,16 +123,17 @@ ANSWER = {
 def test_anthropic(ann: User, model: OpenAIServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTHROPIC_BASE_URL", model.base_url.removesuffix("/v1"))
     monkeypatch.setenv("ANTHROPIC_API_KEY", "none")
-    reply = module_of("providers", "claude.py")["reply"]
-    model.default = Behaviour("raw", body=ANSWER)
+    page = module_of("providers", "claude.py")
+    model.queue(Behaviour("raw", body=ANSWER))
+    model.default = Behaviour("raw", body=ANSWER | {"content": ANSWER["content"][:1], "stop_reason": "end_turn"})  # type: ignore[index]
 
-    assert reply(ann, "What is this?") == "It is a bridge."
+    session = memories["default"].session("main", owner=ann)
+    [call] = session.answer("What is this?", page["ask"]).open_calls
 
     assert last_of(ann) == {"role": "assistant", "content": "It is a bridge.", "tool_calls": [CALL]}
-    session = memories["default"].session("main", owner=ann)
-    session.append(ChatMessage.tool("found", "c1"))
-    assert session.history()[1].message.role == "assistant"
-    reply(ann, "And now?")
+    assert (session.history()[1].usage or {})["cache_read_input_tokens"] == 4
+    session.append(call.result("found"))
+    assert page["reply"](ann, "And now?") == "It is a bridge."
     body = model.log[1].body
     assert list(validators.anthropic({"system": body["system"], "messages": body["messages"]})) == []
     assert body["system"][0]["text"] == "You are a helpful teacher."

@@ -1,14 +1,15 @@
-"""The view of docs/howto/streaming.md, served by an ASGI server: whenever the browser leaves, no word is lost."""
+"""The README's view in its streaming form, behind real servers: a reply is streamed, and no word is lost."""
 
 from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import pathlib
-import re
 import socket
 import subprocess
-from collections.abc import Iterator
+import urllib.parse
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -16,19 +17,20 @@ from django.contrib.auth.models import User
 from django.db import transaction
 from django.test import Client
 
-from django_convmemory.memory import memories
+from django_convmemory.memory import SessionHandle, memories
 from django_convmemory.models import Message, Session
 from tests import processes
-from tests.howto.test_pages import PAGES
+from tests.howto.test_pages import code_of
 from tests.openai_server import Behaviour, OpenAIServer
+from tests.test_readme import streaming_view
 
-[CODE] = re.findall(r"```python\n(.*?)```", PAGES["streaming"], re.DOTALL)
 ANSWER = "Ownership says who frees the memory."
 MIDDLEWARE = [
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
 ]
-# It prints when an append begins. Of a request to "?stuck", the second word is never sent, as if nobody read it.
+# It prints when the reply is about to be stored. Of a request to "?stuck", the second word is never sent, as if nobody
+# read it.
 SITE = """
 
 import asyncio
@@ -36,21 +38,19 @@ import asyncio
 from django.core.asgi import get_asgi_application
 from django.urls import path
 
-from django_convmemory.operations.handles import ConversationMemory
-
-append = ConversationMemory.append
+finish = Turn._finish
 
 
-def noted(self, session, *messages, **arguments):
-    print(f"appending {messages[0].role}", flush=True)
-    return append(self, session, *messages, **arguments)
+def noted(self, said):
+    print("storing the reply", flush=True)
+    return finish(self, said)
 
 
 async def application(scope, receive, send):
     sent = []
 
     async def stuck(event):
-        if len(sent) == 2:  # The headers and a word.
+        if len(sent) == 3:  # The headers, the start and a word.
             print("a word waits", flush=True)
             await asyncio.Event().wait()
         sent.append(event)
@@ -61,21 +61,29 @@ async def application(scope, receive, send):
 
 urlpatterns = [path("chat/", chat)]
 django = get_asgi_application()
-ConversationMemory.append = noted
+Turn._finish = noted
 """
+CODE = streaming_view() + SITE
+# The same view with the page's asynchronous function.
+ASYNCHRONOUS = streaming_view() + "\n\n" + code_of("turns", "async_ask.py") + SITE
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.slow,
+]
 
 
 class Site:
-    """The page's view behind uvicorn, on the test database."""
+    """The view behind a server, on the test database."""
 
     def __init__(self, folder: pathlib.Path, port: int) -> None:
         self.folder = folder
         self.port = port
         self.browsers: list[Browser] = []
 
-    def ask(self, text: str = "What is ownership?", *, name: str = "anna", query: str = "") -> Browser:
+    def ask(
+        self, text: str = "What is ownership?", *, name: str = "anna", key: str = "key-1", query: str = ""
+    ) -> Browser:
         """Send a message as a user who is logged in."""
         user, _ = User.objects.get_or_create(username=name)
         client = Client()
@@ -85,8 +93,10 @@ class Site:
         headers = {
             "Content-Type": "application/x-www-form-urlencoded",
             "Cookie": f"sessionid={client.cookies['sessionid'].value}",
+            "Idempotency-Key": key,
         }
-        browser.connection.request("POST", f"/chat/{query}", f"text={text}".encode(), headers)
+        body = urllib.parse.urlencode({"text": text}).encode()
+        browser.connection.request("POST", f"/chat/{query}", body, headers)
         return browser
 
     def printed(self, text: str) -> int:
@@ -97,50 +107,76 @@ class Browser:
     """A user's connection, which has sent a message and reads the reply."""
 
     def __init__(self, user: User, port: int) -> None:
-        self.user = user
+        self.session: SessionHandle = memories["default"].session("main", owner=user)
         self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=processes.PATIENCE)
-        self.response: http.client.HTTPResponse | None = None
+        self._response: http.client.HTTPResponse | None = None
 
-    def read(self, characters: int | None = None) -> str:
-        """Read so many characters, or to the end."""
-        self.response = self.response or self.connection.getresponse()
-        return self.response.read(characters).decode()
+    @property
+    def response(self) -> http.client.HTTPResponse:
+        self._response = self._response or self.connection.getresponse()
+        return self._response
+
+    def next(self) -> tuple[str, Any] | None:
+        """Wait for the next event, and return its name and data, or None at the end."""
+        fields: dict[str, str] = {}
+        while line := self.response.readline().decode():
+            name, _, value = line.rstrip("\n").partition(": ")
+            if fields and not name:
+                return fields["event"], json.loads(fields["data"])
+            if name:
+                fields[name] = value
+        return None
+
+    def text(self, words: int) -> str:
+        """Read so many words."""
+        text = ""
+        while text.count(" ") < words and (event := self.next()):
+            text += event[1]["text"] if event[0] == "delta" else ""
+        return text
+
+    def events(self) -> list[tuple[str, Any]]:
+        """Read to the end."""
+        return list(iter(self.next, None))
 
     def leave(self) -> None:
-        if self.response is not None:
-            self.response.close()
+        if self._response is not None:
+            self._response.close()
         self.connection.close()
 
-    def stored(self) -> list[tuple[str, str, dict[str, Any]]]:
-        rows = memories["default"].session("main", owner=self.user).history()
-        return [(row.message.role, row.message.text, dict(row.message.metadata)) for row in rows]
+    def stored(self) -> list[tuple[str, str, str | None]]:
+        return [(row.message.role, row.message.text, row.cut_off) for row in self.session.history()]
 
-    def reply(self) -> tuple[str, str, dict[str, Any]]:
+    def reply(self) -> tuple[str, str, str | None]:
         """Wait for the stored reply."""
         processes.wait_until(lambda: len(self.stored()) == 2, "the reply is stored")
         return self.stored()[1]
 
 
-@pytest.fixture
-def site(model: OpenAIServer, tmp_path: pathlib.Path) -> Iterator[Site]:
-    (tmp_path / "streaming_site.py").write_text(CODE + SITE, encoding="utf-8")
+@contextlib.contextmanager
+def served(folder: pathlib.Path, code: str, protocol: str) -> Iterator[Site]:
+    (folder / "streaming_site.py").write_text(code, encoding="utf-8")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
+    commands = {
+        "asgi": ("uvicorn", "streaming_site:application", "--lifespan", "off", "--port", str(port)),
+        "wsgi": ("django", "runserver", "--noreload", str(port)),
+    }
     process = processes.start(
-        tmp_path,
-        *("uvicorn", "streaming_site:application", "--lifespan", "off", "--port", str(port)),
+        folder,
+        *commands[protocol],
         ROOT_URLCONF="streaming_site",
         MIDDLEWARE=MIDDLEWARE,
         ALLOWED_HOSTS=["127.0.0.1"],
-        CONVMEMORY={"default": {"OPTIONS": {"max_token_limit": 10**9, "max_message_bytes": 2**30}}},
+        CONVMEMORY={"default": {"OPTIONS": {"max_token_limit": 2000}}},
+        SILENCED_SYSTEM_CHECKS=["admin.E408", "admin.E409", "admin.E410"],
     )
+    site = Site(folder, port)
     try:
         processes.wait_until(lambda: answers(process, port), "the site is served")
-        served = Site(tmp_path, port)
-        yield served
-        for browser in served.browsers:
-            browser.leave()
+        yield site
     finally:
+        for browser in site.browsers:
+            browser.leave()
         processes.stop(process)
 
 
@@ -151,96 +187,151 @@ def answers(process: subprocess.Popen[bytes], port: int) -> bool:
     return False
 
 
-QUESTION: tuple[str, str, dict[str, Any]] = ("user", "What is ownership?", {})
+Serve = Callable[..., Site]
 
 
-def test_a_reply_is_streamed_and_stored_with_what_it_took(site: Site) -> None:
+@pytest.fixture
+def serve(model: OpenAIServer, tmp_path: pathlib.Path) -> Iterator[Serve]:
+    with contextlib.ExitStack() as stack:
+        yield lambda protocol="asgi", code=CODE: stack.enter_context(served(tmp_path, code, protocol))
+
+
+@pytest.fixture
+def site(serve: Serve) -> Site:
+    return serve()
+
+
+QUESTION = ("user", "What is ownership?", None)
+
+
+@pytest.mark.parametrize("protocol", ["asgi", "wsgi"])
+@pytest.mark.parametrize("code", [CODE, ASYNCHRONOUS], ids=["function", "async function"])
+def test_a_reply_is_streamed_and_stored(serve: Serve, code: str, protocol: str, model: OpenAIServer) -> None:
+    site = serve(protocol, code)
+    model.default = Behaviour(text=ANSWER, pace=0.3)
     browser = site.ask()
-
-    assert browser.read() == ANSWER
+    assert browser.text(1) == "Ownership "
+    assert model.log[0].finished is None  # The model is still speaking.
+    *deltas, (name, done) = browser.events()
+    assert "".join(event["text"] for _, event in deltas) == ANSWER.removeprefix("Ownership ")
     # It is stored before the browser sees the end.
-    assert browser.stored() == [QUESTION, ("assistant", ANSWER, {})]
-    assert Message.objects.get(role="assistant").usage["completion_tokens"] > 0
+    assert (name, browser.stored()) == ("done", [QUESTION, ("assistant", ANSWER, "")])
+    assert done["reply"]["id"] == str(browser.session.history()[1].id)
 
+    # A retry gets the stored reply.
+    assert [name for name, _ in site.ask().events()] == ["start", "delta", "done"]
+    assert len(model.log) == 1
 
-def test_an_empty_text_is_refused(site: Site, model: OpenAIServer) -> None:
-    browser = site.ask(" ")
-
-    assert browser.read() == "Send a text."
-    assert browser.stored() == []
-    assert not model.log
-
-
-def test_a_model_that_fails_loses_nothing(site: Site, model: OpenAIServer) -> None:
+    # A model that fails in the middle: the same key asks again.
     model.queue(Behaviour("breaks_off", text=ANSWER))
-    browser = site.ask()
+    failing = site.ask("And lifetimes?", key="key-2")
+    name, problem = failing.events()[-1]
+    assert (name, problem["retryable"], len(failing.stored())) == ("error", True, 3)
+    assert site.ask("And lifetimes?", key="key-2").events()[-1][0] == "done"
 
-    with pytest.raises((http.client.HTTPException, ConnectionError)):
-        browser.read()
-    assert browser.stored() == [QUESTION]
+    # The browser disconnects between two words: the same key asks again, and replaces what was said.
+    leaving = site.ask("And borrowing?", key="key-3")
+    leaving.text(2)
+    leaving.leave()
+    processes.wait_until(lambda: len(leaving.stored()) == 6, "the reply is stored")
+    role, text, cut_off = leaving.stored()[5]
+    assert (role, text.startswith("Ownership says "), ANSWER.startswith(text)) == ("assistant", True, True)
+    assert cut_off == "lost"
+    assert site.ask("And borrowing?", key="key-3").events()[-1][0] == "done"
+    assert leaving.stored()[4:] == [("user", "And borrowing?", None), ("assistant", ANSWER, "")]
+
+
+def test_what_cannot_be_asked_has_a_status(site: Site, model: OpenAIServer) -> None:
+    requests = [site.ask(" "), site.ask(key=""), site.ask("word " * 40_000)]
+    assert [browser.response.status for browser in requests] == [400, 400, 413]
+    assert not model.log
+    site.ask().events()
+    assert site.ask("Something else").response.status == 422
+    browser = site.ask()
+    assert (browser.response.status, browser.response.headers["Content-Type"]) == (200, "text/event-stream")
+
+
+def test_a_double_click_asks_the_model_once(site: Site, model: OpenAIServer) -> None:
+    clicks = [site.ask() for _ in range(3)]
+    for browser in clicks:
+        events = browser.events()
+        assert "".join(data["text"] for name, data in events if name == "delta") == ANSWER
+        assert events[-1][0] == "done"
+    assert len(model.log) == 1
+    assert clicks[0].stored() == [QUESTION, ("assistant", ANSWER, "")]
+
+
+def test_after_an_edit_replies_are_stored(site: Site) -> None:
+    browser = site.ask()
+    browser.events()
+    for number in range(3):
+        browser.session.truncate(0)
+        assert site.ask(f"Question {number}", key=f"edit-{number}").events()[-1][0] == "done"
+        assert browser.stored() == [("user", f"Question {number}", None), ("assistant", ANSWER, "")]
+
+
+def test_an_edit_while_the_model_speaks_stores_no_reply(site: Site, model: OpenAIServer) -> None:
+    model.default = Behaviour(text=ANSWER, pace=0.2)
+    browser = site.ask()
+    browser.text(1)
+    browser.session.replace(0, {"role": "user", "content": "What is borrowing?"})
+    name, problem = browser.events()[-1]
+    assert (name, problem["code"], problem["retryable"]) == ("error", "question_changed", False)
+    assert browser.stored() == [("user", "What is borrowing?", None)]
 
 
 # The browser disconnects …
 
 
-def test_before_the_first_word(site: Site, model: OpenAIServer) -> None:
+def test_before_the_first_word(serve: Serve, model: OpenAIServer) -> None:
+    """An asynchronous function stops at once. Another one waits until the model says something."""
+    site = serve(code=ASYNCHRONOUS)
     model.queue(Behaviour("hang"))
     browser = site.ask()
     assert model.wait_for(lambda log: len(log) == 1)
 
     browser.leave()
 
-    # The view stops waiting for the model.
     assert model.wait_for(lambda log: log[0].aborted)
     assert browser.stored() == [QUESTION]
-
-
-def test_between_two_words(site: Site, model: OpenAIServer) -> None:
-    model.queue(Behaviour(text=ANSWER, pace=0.2))
-    browser = site.ask()
-    read = browser.read(len("Ownership "))
-
-    browser.leave()
-
-    role, text, metadata = browser.reply()
-    assert read == "Ownership "
-    assert (role, metadata) == ("assistant", {"partial": True})
-    assert text.startswith(read)
-    assert ANSWER.startswith(text)
+    assert site.ask().events()[-1][0] == "done"
+    assert browser.stored() == [QUESTION, ("assistant", ANSWER, "")]
 
 
 def test_while_a_word_waits_to_be_sent(site: Site) -> None:
     browser = site.ask(query="?stuck")
-    browser.read(1)
+    browser.text(1)
     processes.wait_until(lambda: site.printed("a word waits") == 1, "a word waits to be sent")
 
     browser.leave()
 
-    assert browser.reply() == ("assistant", "Ownership says ", {"partial": True})
+    role, text, cut_off = browser.reply()
+    assert (role, text.startswith("Ownership says "), cut_off) == ("assistant", True, "lost")
 
 
 def test_right_after_the_last_word(site: Site, model: OpenAIServer) -> None:
     model.default = Behaviour(text=ANSWER, pace=0)
     for number in range(20):
         browser = site.ask(name=f"user {number}")
-        assert browser.read(len(ANSWER)) == ANSWER
+        assert browser.text(5) == ANSWER.removesuffix("memory.")
+        browser.next()
 
         browser.leave()
 
-        role, text, metadata = browser.reply()
-        assert (role, text) == ("assistant", ANSWER)
-        assert metadata in ({}, {"partial": True})
+        role, text, cut_off = browser.reply()
+        assert (role, text, cut_off in ("", "lost")) == ("assistant", ANSWER, True)
 
 
-def test_during_the_append(site: Site, model: OpenAIServer) -> None:
+def test_while_the_reply_is_stored(site: Site) -> None:
     browser = site.ask()
-    browser.read(1)
+    browser.text(1)
     with transaction.atomic():
         Session.objects.select_for_update().get()
-        Session.objects.update(title="locked")  # The append of the reply waits until this transaction ends.
-        browser.read(len(ANSWER) - 1)
-        processes.wait_until(lambda: site.printed("appending assistant") == 1, "the append has begun")
+        Session.objects.update(title="locked")  # Storing the reply waits until this transaction ends.
+        browser.text(4)
+        browser.next()
+        processes.wait_until(lambda: site.printed("storing the reply") == 1, "the reply is about to be stored")
         browser.leave()
 
-    assert browser.reply() == ("assistant", ANSWER, {})
-    assert Message.objects.get(role="assistant").usage["completion_tokens"] > 0
+    assert browser.reply() == ("assistant", ANSWER, "")
+    assert Message.objects.get(role="assistant").reply_to == 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+import uuid
 from collections.abc import Mapping
 from typing import Any
 
@@ -86,6 +87,15 @@ class WholeNumber(serializers.IntegerField):
         if isinstance(data, (bool, str)) or not isinstance(data, (int, float)) or data != data // 1:
             self.fail("invalid")
         return int(data)
+
+
+class MessageId(serializers.UUIDField):
+    """The id of a message, as a string."""
+
+    def to_internal_value(self, data: Any) -> uuid.UUID:
+        if not isinstance(data, str):  # DRF's own takes numbers too.
+            self.fail("invalid", value=data)
+        return super().to_internal_value(data)
 
 
 class QueryNumber(WholeNumber):

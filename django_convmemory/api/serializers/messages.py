@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import binascii
+import dataclasses
 import functools
 import itertools
 import re
@@ -12,14 +13,14 @@ from typing import Any
 from rest_framework import serializers
 from rest_framework.exceptions import ErrorDetail
 
-from django_convmemory import clock, models
+from django_convmemory import models
 from django_convmemory.api import conf
 from django_convmemory.api.serializers import base
 from django_convmemory.context.wire.anthropic import DATA_URL, IMAGE_TYPES
 from django_convmemory.context.wire.chat import LONGEST_NAME, REFUSED_IN_NAME
 from django_convmemory.exceptions import InvalidMessage
 from django_convmemory.messages import MODEL_KINDS, ROLES, ChatMessage
-from django_convmemory.rules import usage
+from django_convmemory.operations.turns import Turn
 from django_convmemory.store import columns
 
 MAX_ADDRESS_LENGTH = 2048
@@ -52,6 +53,10 @@ class Name(base.Text):
         super().__init__(**{"max_length": LONGEST_NAME, **options})
 
 
+class OneOf(base.Choice):
+    """One of a few strings."""
+
+
 class ToolCalls(serializers.JSONField):
     """The tool calls of an assistant message: objects with an ``id``."""
 
@@ -66,8 +71,12 @@ class ToolCalls(serializers.JSONField):
 
 
 class NewMessage(base.StrictSerializer):
-    """A message in chat-completions form, with the ``kind`` and ``metadata`` that the site gives it."""
+    """A message in chat-completions form, with the ``kind`` and ``metadata`` that the site gives it.
 
+    ``id`` may be a UUID that the client has chosen. No other message of the session may have it.
+    """
+
+    id = base.MessageId(required=False)
     role = base.Choice(choices=ROLES)
     content = Content(allow_null=True, required=False)
     name = Name(required=False)
@@ -77,9 +86,10 @@ class NewMessage(base.StrictSerializer):
     metadata = base.Metadata(default=dict)
 
     def validate(self, attrs: dict[str, Any]) -> Any:
-        kind, metadata = attrs.pop("kind"), attrs.pop("metadata")
+        kind, metadata, message_id = attrs.pop("kind"), attrs.pop("metadata"), attrs.pop("id", None)
         try:
             message = ChatMessage.from_openai(attrs, kind=kind, metadata=metadata)
+            message = dataclasses.replace(message, id=message_id) if message_id else message
         except InvalidMessage as error:
             raise serializers.ValidationError(str(error), "invalid_message") from None
         errors = errors_of(message)
@@ -111,9 +121,36 @@ class NewMessages(base.StrictSerializer):
 
 
 class Replacement(NewMessages):
-    """The position after which all messages are replaced, and what takes their place."""
+    """The message after which all messages are replaced, by its id, and what takes their place. null: all messages."""
 
-    after = base.WholeNumber()
+    after = base.MessageId(allow_null=True)
+
+
+class Question(NewMessage):
+    """A message of the user."""
+
+    role = OneOf(choices=["user"], default="user")
+    content = Content()
+    tool_calls = tool_call_id = None  # type: ignore[assignment]
+
+
+class NewTurn(base.StrictSerializer):
+    """A question, or which stored question to answer: without a field, the newest one that has no reply.
+
+    ``edit`` is the id of the question in whose place ``message`` is put, and in that of all that follows. ``again`` is
+    the id of a question that is answered anew: what follows it is replaced.
+    """
+
+    message = Question(required=False)
+    edit = base.MessageId(required=False)
+    again = base.MessageId(required=False)
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if "again" in attrs and len(attrs) > 1:
+            raise serializers.ValidationError({"again": ["Send neither a message nor edit with again."]})
+        if "edit" in attrs and "message" not in attrs:
+            raise serializers.ValidationError({"message": ["Send the message that is put in the place of the other."]})
+        return attrs
 
 
 class MessageChanges(base.StrictSerializer):
@@ -172,24 +209,30 @@ class MessageSerializer(serializers.Serializer[models.Message]):
 
     def to_representation(self, row: models.Message) -> dict[str, Any]:
         # Without the fields' own methods, which would take most of the time of a page.
-        message = columns.message_of_row(row)
-        reported = usage.read(row.usage)
+        return columns.stored_of_row(row).to_json()
+
+
+class TurnSerializer(serializers.Serializer[Any]):
+    """A question and its reply. ``messages`` are all of the turn: the question, calls, their results, and the reply.
+
+    ``open``: a request is answering the question now. ``replayed``: an earlier request has stored the reply.
+    """
+
+    open = serializers.BooleanField()
+    question = MessageSerializer()
+    reply = MessageSerializer(allow_null=True)
+    messages = MessageSerializer(many=True)
+    usage = UsageSerializer()
+    replayed = serializers.BooleanField()
+
+    def to_representation(self, turn: Turn) -> dict[str, Any]:
         return {
-            "id": str(row.public_id),
-            "position": row.position,
-            "message": message.to_openai(),
-            "kind": message.kind,
-            "metadata": message.metadata,
-            "format": message.format,
-            "item": message.item,
-            "tokens": row.tokens,
-            "usage": reported and reported._asdict(),
-            "reply_to": row.reply_to,
-            "cut_off": row.cut_off,
-            "created_at": self.fields["created_at"].to_representation(
-                clock.aware(row.created_at, row._state.db or "default")
-            ),
-            "redacted": row.redacted_at is not None,
+            "open": turn.is_open,
+            "question": turn.question.to_json(),
+            "reply": turn.reply and turn.reply.to_json(),
+            "messages": [stored.to_json() for stored in turn.messages],
+            "usage": turn.usage._asdict(),
+            "replayed": turn.replayed,
         }
 
 
@@ -206,10 +249,6 @@ class MessageQuery(base.PageQuery):
 # A provider gets the content of a message as it was stored. So a part has a type that the site allows, and exactly the
 # fields that the reference of chat completions documents for this type. The field ``file_id`` is missing: it would name
 # a file in the site's account with the provider, which may be somebody else's.
-
-
-class OneOf(base.Choice):
-    """One of the strings that a provider documents."""
 
 
 class Words(base.Text):

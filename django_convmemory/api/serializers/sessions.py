@@ -175,15 +175,15 @@ class SessionQuery(base.PageQuery):
 
 
 class Truncation(base.StrictSerializer):
-    """The position after which all messages are deleted."""
+    """The message after which all messages are deleted, by its id. null: all messages."""
 
-    after = base.WholeNumber()
+    after = base.MessageId(allow_null=True)
 
 
 class Fork(base.StrictSerializer):
-    """The position at which the copy ends, its key, and its title. Without a title it has that of the original."""
+    """The id of the message with which the copy ends, its key, and its title. Without one it has the original's."""
 
-    at = base.WholeNumber()
+    at = base.MessageId()
     key = base.Text(max_length=MAX_KEY_LENGTH, required=False)
     title = base.Text(max_length=MAX_TITLE_LENGTH, allow_blank=True, required=False)
 

@@ -33,7 +33,7 @@ from django_convmemory.api.problems import Problem
 from django_convmemory.api.scopes import UserScope
 from django_convmemory.api.serializers.base import MAX_INTEGER, Nothing, StrictSerializer
 from django_convmemory.api.serializers.sessions import SessionSerializer
-from django_convmemory.exceptions import StaleRevision
+from django_convmemory.exceptions import StaleRevision, UnknownMessage
 from django_convmemory.memory import memories
 from django_convmemory.operations.handles import ConversationMemory, SessionHandle
 from django_convmemory.rules import creations
@@ -181,20 +181,24 @@ class ScopedView(GenericAPIView[Any]):
         """The revision that ``If-Match`` names, or None without the header and for ``*``."""
         return None if (self.if_match or "*").strip() == "*" else self.session.revision
 
-    def guarded(self, work: Callable[[], T]) -> T:
+    def guarded(self, work: Callable[[], T], *, locks: bool = False) -> T:
         """Run ``work`` with the session locked as ``If-Match`` names it, and return what it returns.
 
-        It is for operations that take no revision. Raises a 412 if the session has changed since.
+        ``locks``: lock it without ``If-Match`` too, so that a position stays that of its message. Raises a 412 if the
+        session has changed since.
         """
-        if self.revision is None:
+        if self.revision is None and not locks:
             return work()
-        row = models.Session.objects.using(self.using).filter(pk=self.session.pk, revision=self.revision)
-        if self.changes_session:
-            row = row.filter(details=self.session.details)
+        row = models.Session.objects.using(self.using).filter(pk=self.session.pk)
+        if self.revision is not None:
+            row = row.filter(revision=self.revision)
+            if self.changes_session:
+                row = row.filter(details=self.session.details)
 
         def work_locked() -> T:
             # The UPDATE locks the row on every database, also on those without SELECT … FOR UPDATE.
             if not row.lock():
+                self.reread(self.session)
                 raise etags.stale()
             return work()
 
@@ -207,6 +211,14 @@ class ScopedView(GenericAPIView[Any]):
         if row is None:
             raise NotFound("The session was deleted in the meantime.")
         return row
+
+    def position_of(self, message_id: uuid.UUID) -> int:
+        """Return the position of the message with this id. Raises UnknownMessage."""
+        rows = self.session.convmemory_messages.using(self.using).filter(public_id=message_id)
+        position = transactions.latest(rows).values_list("position", flat=True).first()
+        if position is None:
+            raise UnknownMessage("The session has no message with this id.")
+        return position
 
     @property
     def memory(self) -> ConversationMemory:
@@ -288,15 +300,15 @@ class KeyedView(ScopedView):
         # After a mismatch, a revision that no session is ever at.
         return super().revision if self._stale is None else MAX_INTEGER
 
-    def once(self, work: Callable[[], T], is_used: Callable[[str], bool], *, takes_revision: bool = False) -> T:
+    def once(self, work: Callable[[], T], is_used: Callable[[str], bool], *, locks: bool = False) -> T:
         """Run ``work``, which changes nothing if the key was used. Raises a 412 if it was not and the session changed.
 
-        ``takes_revision``: the operation compares the revision itself.
+        ``locks`` is that of :meth:`guarded`.
         """
         try:
             if self._stale is not None:
                 raise self._stale
-            return work() if takes_revision else self.guarded(work)
+            return self.guarded(work, locks=locks)
         except StaleRevision:
             if self.idempotency_key is None or not is_used(self.idempotency_key):
                 raise

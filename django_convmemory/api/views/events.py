@@ -45,6 +45,7 @@ from django_convmemory.api.serializers.contexts import SummarySerializer
 from django_convmemory.api.serializers.messages import MessageSerializer
 from django_convmemory.api.serializers.sessions import StatusSerializer
 from django_convmemory.api.views.base import ScopedView
+from django_convmemory.operations.events import HEADERS
 
 logger = logging.getLogger(__name__)
 
@@ -92,10 +93,8 @@ class SessionEvents(ScopedView):
             # A stream would occupy a thread of a WSGI server. The client asks again, with the last id.
             text = retry(_ASK_AGAIN) + news(self.session, seen)[0]
             response = HttpResponse(text, content_type=EventStreamRenderer.media_type)
-        response["Cache-Control"] = "no-store, no-transform"
-        # Neither nginx nor GZipMiddleware may hold back an event to join it with others.
-        response["X-Accel-Buffering"] = "no"
-        response["Content-Encoding"] = "identity"
+        for name, value in HEADERS.items():
+            response[name] = value
         return response
 
     def _stream(self, seen: Seen | None) -> Stream:

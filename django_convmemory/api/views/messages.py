@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import abc
-import functools
 import hashlib
+import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.throttling import BaseThrottle
 
 from django_convmemory import models, tokens
 from django_convmemory.api import conf, etags, pagination
@@ -37,19 +38,22 @@ from django_convmemory.search.hits import Hit
 class StoringView(KeyedView):
     """A view that stores messages of a client."""
 
-    post_throttle = AppendThrottle
+    post_throttle: type[BaseThrottle] | None = AppendThrottle
 
-    def stored(self, body: dict[str, Any], store: Callable[..., Receipt], *, takes_revision: bool = False) -> Response:
-        """Store the messages of the body by ``store``, and return the response."""
+    def stored(self, body: dict[str, Any], store: Callable[..., Receipt], *, locks: bool = False) -> Response:
+        """Store the messages of the body by ``store``, and return the response with what is stored."""
         messages: list[ChatMessage] = body["messages"]
         self._check_roles(messages, usage="usage" in body)
-        self._check_sizes(messages)
+        self.check_sizes(messages)
         receipt = self.once(
             lambda: store(*messages, idempotency_key=self.idempotency_key, usage=body.get("usage")),
             self._has_stored,
-            takes_revision=takes_revision,
+            locks=locks,
         )
-        return Response(receipt._asdict(), status=200 if receipt.replayed else 201)
+        rows: Any = self.session.convmemory_messages.using(self.using).filter(public_id__in=receipt.ids)
+        content = {"messages": MessageSerializer(rows.order_by("position"), many=True).data}
+        headers = {"ETag": etags.of_messages(self.reread(self.session))}
+        return Response(receipt._asdict() | content, status=200 if receipt.replayed else 201, headers=headers)
 
     def _has_stored(self, key: str) -> bool:
         """Return whether an append to the session, or a replacement in it, has used the key."""
@@ -68,7 +72,8 @@ class StoringView(KeyedView):
             detail = f"Sending usage requires the permission {WRITE_ANY_ROLE}. Leave usage out."
         raise Problem(403, "role_not_allowed", detail)
 
-    def _check_sizes(self, messages: list[ChatMessage]) -> None:
+    def check_sizes(self, messages: list[ChatMessage]) -> None:
+        """Raise a 413 for a message with more tokens than the site allows."""
         limit = conf.limits().max_message_tokens or self.memory.options.max_context_tokens
         if limit is None:
             return
@@ -115,61 +120,69 @@ class MessageReplacement(StoringView):
     def post(self, request: Request, session_id: str) -> Response:
         etags.require_header(self.if_match)
         body = self.body()
+
+        def replace(*messages: ChatMessage, **options: Any) -> Receipt:
+            after = 0 if body["after"] is None else self.position_of(body["after"])
+            return self.handle.replace(after, *messages, **options)
+
         try:
-            replace = functools.partial(self.handle.replace, body["after"], revision=self.revision)
-            return self.stored(body, replace, takes_revision=True)
+            return self.stored(body, replace, locks=True)
         except UnknownMessage as error:
-            # The session exists, but has no such position: a conflict with its state, not a 404.
-            raise Problem(409, "unknown_message", str(error)) from None
+            raise no_such_message(error) from None
 
 
-class MessageDetail(ScopedView):
+def no_such_message(error: UnknownMessage) -> Problem:
+    """Return the problem of a body with the id of no message: the session exists, so it is a conflict, and no 404."""
+    return Problem(409, "unknown_message", str(error))
+
+
+class MessageView(ScopedView):
+    """A view of one message."""
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        super().initial(request, *args, **kwargs)
+        if "message_id" in kwargs:  # A method that is not allowed gets none.
+            try:
+                self.message_id = uuid.UUID(kwargs["message_id"])
+            except ValueError:
+                raise UnknownMessage("The session has no message with this id.") from None
+
+
+class MessageDetail(MessageView):
     """One message."""
 
     serializer_class = MessageChanges
 
-    def get(self, request: Request, session_id: str, position: str) -> Response:
-        return Response(self._represented(position))
+    def get(self, request: Request, session_id: str, message_id: str) -> Response:
+        return Response(self._represented())
 
-    def patch(self, request: Request, session_id: str, position: str) -> Response:
-        number, body = _position(position), self.body()
-        if body:
-            self.handle.update_message(number, **body, revision=self.revision)
+    def patch(self, request: Request, session_id: str, message_id: str) -> Response:
+        if body := self.body():
+            self.guarded(lambda: self.handle.update_message(self.position_of(self.message_id), **body), locks=True)
         self.session = self.reread(self.session)
-        return Response(self._represented(position), headers={"ETag": etags.of(self.session, self.memory)})
+        return Response(self._represented(), headers={"ETag": etags.of(self.session, self.memory)})
 
-    def _represented(self, position: str) -> Any:
-        row = self.session.convmemory_messages.using(self.using).filter(position=_position(position)).first()
+    def _represented(self) -> Any:
+        row = self.session.convmemory_messages.using(self.using).filter(public_id=self.message_id).first()
         if row is None:
-            raise _no_message()
+            raise UnknownMessage("The session has no message with this id.")
         return MessageSerializer(row).data
 
 
-class MessageRedaction(ScopedView):
+class MessageRedaction(MessageView):
     """Empty a message permanently."""
 
     serializer_class = Redaction
 
-    def post(self, request: Request, session_id: str, position: str) -> Response:
+    def post(self, request: Request, session_id: str, message_id: str) -> Response:
         forks = self.body()["forks"]
-        redacted = self.guarded(lambda: self.handle.redact(_position(position), forks))
-        return Response(redacted._asdict())
-
-
-def _position(text: str) -> int:
-    """Return the position that a part of an address names. Raises a 404 if it is not a position."""
-    if number := _number(text):
-        return number
-    raise _no_message()
+        redact = lambda: self.handle.redact(self.position_of(self.message_id), forks)  # noqa: E731
+        return Response(self.guarded(redact, locks=True)._asdict())
 
 
 def _number(text: str) -> int:
     """Return the position or version that a part of an address names, or 0, which none has."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else 0
-
-
-def _no_message() -> Problem:
-    return Problem(404, "unknown_message", "The session has no message at this position.")
 
 
 class ContextDetail(TaggedView):

@@ -18,6 +18,7 @@ from django_convmemory.api.problems import Problem
 from django_convmemory.api.serializers import sessions
 from django_convmemory.api.throttles import CreateThrottle, ModelThrottle
 from django_convmemory.api.views.base import KeyedView, ScopedView, TaggedView, new_key
+from django_convmemory.api.views.messages import no_such_message
 from django_convmemory.exceptions import UnknownMessage
 from django_convmemory.maintenance.transfer import exporting
 from django_convmemory.memory import memories
@@ -108,13 +109,19 @@ class SessionStatus(TaggedView):
 
 
 class Truncate(ScopedView):
-    """Delete the messages after a position, to get another answer. If-Match keeps a retry from deleting more."""
+    """Delete the messages after a message, to get another answer. If-Match keeps a retry from deleting more."""
 
     serializer_class = sessions.Truncation
 
     def post(self, request: Request, session_id: str) -> Response:
         etags.require_header(self.if_match)
-        return Response({"removed": self.handle.truncate(self.body()["after"], self.revision)})
+        after = self.body()["after"]
+        truncate = lambda: self.handle.truncate(0 if after is None else self.position_of(after))  # noqa: E731
+        try:
+            removed = self.guarded(truncate, locks=True)
+        except UnknownMessage as error:
+            raise no_such_message(error) from None
+        return Response({"removed": removed}, headers={"ETag": etags.of(self.reread(self.session), self.memory)})
 
 
 class Clear(ScopedView):
@@ -127,7 +134,7 @@ class Clear(ScopedView):
 
 
 class Fork(KeyedView):
-    """Copy the session as it was at a position. The copy belongs to the user or visitor who makes the request."""
+    """Copy the session as it was at a message. The copy belongs to the user or visitor who makes the request."""
 
     serializer_class = sessions.Fork
     post_throttle = CreateThrottle
@@ -135,16 +142,17 @@ class Fork(KeyedView):
     def post(self, request: Request, session_id: str) -> Response:
         body, whose = self.body(), self.scope.whose()
         key = new_key(body, self.idempotency_key)
-        copied: dict[str, Any] = {name: body[name] for name in ("at", "title") if name in body}
         target = self.memory.session(key, **whose).session_name
+
+        def fork() -> Any:
+            title = {"title": body["title"]} if "title" in body else {}
+            at = self.position_of(body["at"])
+            return self.handle.fork(at, **title, key=key, idempotency_key=self.idempotency_key, **whose)
+
         try:
-            copy = self.once(
-                lambda: self.handle.fork(**copied, key=key, idempotency_key=self.idempotency_key, **whose),
-                lambda used: self._has_created(target.scope, used),
-            )
+            copy = self.once(fork, lambda used: self._has_created(target.scope, used), locks=True)
         except UnknownMessage as error:
-            # The session exists, but has no such position: a conflict with its state, not a 404.
-            raise Problem(409, "unknown_message", str(error)) from None
+            raise no_such_message(error) from None
         row = self.reread(copy)
         row.replayed = copy.replayed
         return self.created(row, self.memory)

@@ -5,11 +5,14 @@ Sources: the references of OpenAI's chat completions and Responses, and of Anthr
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from django_convmemory.exceptions import InvalidMessage
-from django_convmemory.messages import ChatMessage, dumps
+from django_convmemory.messages import ChatMessage, dumps, freeze
+
+logger = logging.getLogger(__name__)
 
 # Why the three providers end a reply that has become too long.
 _LENGTH = frozenset({"length", "max_tokens", "max_output_tokens", "model_context_window_exceeded"})
@@ -39,18 +42,21 @@ def _says(part: Mapping[str, Any]) -> bool:
 def read(result: Any) -> list[Reply]:
     """Return the messages of a reply: a text, a message, a reply of a client, or a list of these.
 
-    Raises :class:`~django_convmemory.exceptions.InvalidMessage` for anything else.
+    A completion without a message, as some servers send instead of an error, has none. Raises
+    :class:`~django_convmemory.exceptions.InvalidMessage` for anything else.
     """
     if isinstance(result, (list, tuple)):
         return [reply for one in result for reply in read(one)]
     if isinstance(result, str):
-        return [Reply(ChatMessage.ai(result))]
+        return [Reply(ChatMessage.ai(_storable(result)))]
     if isinstance(result, ChatMessage):
         return [Reply(result)]
-    plain = _plain(result)
-    usage = plain.get("usage")
-    if plain.get("choices"):
-        choice = plain["choices"][0]
+    plain = _storable(_plain(result))
+    usage = _usage(plain.get("usage"))
+    if "choices" in plain or hasattr(result, "choices"):
+        choice: Mapping[str, Any] = next(iter(plain.get("choices") or ()), {})
+        if not choice.get("message"):
+            return []
         return [Reply(ChatMessage.from_openai(choice["message"]), usage, _cut_off(choice.get("finish_reason")))]
     if isinstance(plain.get("output"), list):
         reason = (plain.get("incomplete_details") or {}).get("reason")
@@ -69,6 +75,29 @@ def _plain(value: Any) -> Mapping[str, Any]:
     if hasattr(value, "model_dump") and not isinstance(value, type):
         value = value.model_dump(mode="json", exclude_unset=True, warnings=False)
     return value if isinstance(value, Mapping) else {}
+
+
+def _storable(value: Any) -> Any:
+    """Return a value of JSON without what no database stores: NUL, and halves of surrogate pairs.
+
+    Two halves that follow each other are joined. So a reply is never lost because of a character.
+    """
+    if isinstance(value, str):
+        if value.isascii():
+            return value.replace("\0", "")
+        return value.replace("\0", "").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, Mapping):
+        return {_storable(name): _storable(item) for name, item in value.items()}
+    return [_storable(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _usage(reported: Any) -> Mapping[str, Any] | None:
+    """Return what the provider reported, or None if it cannot be stored: the reply is worth more."""
+    try:
+        return freeze(reported, "usage") if isinstance(reported, Mapping) and reported else None
+    except InvalidMessage as error:
+        logger.warning("The usage of a reply is not stored: %s", error)
+        return None
 
 
 def _cut_off(reason: Any) -> str:
@@ -127,6 +156,8 @@ class Chunks:
         self._usage: dict[str, Any] = {}
         self._reason: Any = None
         self._whole: list[Reply] = []
+        # The first half of a surrogate pair, of which the other half comes in the next piece.
+        self._half = ""
 
     @property
     def is_empty(self) -> bool:
@@ -149,9 +180,14 @@ class Chunks:
 
     def add(self, chunk: Any) -> str:
         """Add a chunk: a text, a chunk of a client, or a whole reply. Return the text that it adds."""
-        if isinstance(chunk, str):
-            self.text += chunk
-            return chunk
+        text = self._half + (chunk if isinstance(chunk, str) else self._read(chunk))
+        self._half = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" else ""
+        added: str = _storable(text[: len(text) - len(self._half)])
+        self.text += added
+        return added
+
+    def _read(self, chunk: Any) -> str:
+        """Add a chunk that is no text, and return the text in it."""
         plain = _plain(chunk)
         choices, kind = plain.get("choices"), plain.get("type")
         if isinstance(choices, list) and not any("message" in choice for choice in choices):
@@ -160,9 +196,7 @@ class Chunks:
             return self._event(kind, plain)
         self._whole += read(chunk)
         self.ended = True
-        added = "\n".join(reply.message.text for reply in self._whole)[len(self.text) :]
-        self.text += added
-        return added
+        return "\n".join(reply.message.text for reply in self._whole)[len(self.text) :]
 
     def _chat(self, chunk: Mapping[str, Any]) -> str:
         """Add a chunk of chat completions. The usage comes after the end, in a chunk without choices."""
@@ -177,7 +211,6 @@ class Chunks:
             for field, value in delta.items():
                 if field != "role" and isinstance(value, str):
                     self._more[field] = self._more.get(field, "") + value
-            self.text += text
             return text if isinstance(text, str) else ""
         return ""
 
@@ -202,7 +235,6 @@ class Chunks:
         delta = event.get("delta")
         match kind:
             case "response.output_text.delta":
-                self.text += str(delta)
                 return str(delta)
             case "response.refusal.delta":
                 self._more["refusal"] = self._more.get("refusal", "") + str(delta)
@@ -228,7 +260,6 @@ class Chunks:
             self._calls[event["index"]]["function"]["arguments"] += delta["partial_json"]
         elif delta.get("type") == "text_delta":
             text = str(delta["text"])
-        self.text += text
         return text
 
     def _end(self, reason: Any) -> None:
@@ -240,4 +271,5 @@ class Chunks:
         if self._whole:
             return self._whole
         calls = [call for call in self._calls.values() if self.ended]
-        return [Reply(_message(self.text, calls, extra=self._more), self._usage or None, _cut_off(self._reason))]
+        message = _message(self.text, _storable(calls), extra=_storable(self._more))
+        return [Reply(message, _usage(self._usage), _cut_off(self._reason))]

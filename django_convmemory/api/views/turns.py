@@ -1,0 +1,132 @@
+"""Views of turns: they answer a question by the site's function, ``CONVMEMORY_API["RESPONDER"]``."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from django.core.exceptions import PermissionDenied
+from django.db import transaction
+from django.http import Http404
+from django.http.response import HttpResponseBase
+from django.utils.decorators import method_decorator
+from rest_framework.exceptions import APIException, NotFound
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.throttling import BaseThrottle
+
+from django_convmemory.api import conf, etags
+from django_convmemory.api.formats import EventStreamRenderer
+from django_convmemory.api.problems import Problem
+from django_convmemory.api.serializers.messages import NewTurn, TurnSerializer
+from django_convmemory.api.throttles import TurnThrottle
+from django_convmemory.api.views.messages import StoringView, no_such_message
+from django_convmemory.exceptions import ConvMemoryError, UnknownMessage
+from django_convmemory.operations.streams import TurnStream
+from django_convmemory.operations.turns import Turn
+from django_convmemory.rules.turns import Does, Step
+
+logger = logging.getLogger(__name__)
+
+
+# The question has to be stored before the model is asked.
+@method_decorator(transaction.non_atomic_requests, name="dispatch")
+class TurnView(StoringView):
+    """A view of turns. Without a responder its address does not exist."""
+
+    post_throttle: type[BaseThrottle] | None = None
+
+    @functools.cached_property
+    def responder(self) -> Callable[[Turn], Any]:
+        """The site's function."""
+        responder = conf.responder()
+        if responder is None:
+            raise NotFound('The site answers no questions here: CONVMEMORY_API has no "RESPONDER".')
+        return responder
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        super().initial(request, *args, **kwargs)
+        self.responder  # noqa: B018  after the session was found
+
+    def turn_of(self, question_id: str) -> Turn:
+        """Return the turn of the question with this id, as it is now. Raises a 404."""
+        name, memory = self.session.session_name, self.memory
+        try:
+            question = memory.store.question(name, uuid.UUID(question_id))
+        except ValueError:
+            question = None
+        if question is None:
+            raise UnknownMessage("The session has no question with this id.")
+        _state, following = memory.store.after_question(name, question.position)
+        turn = Turn(memory, name, question, following, Step("", 0.0, Does.ENDS))
+        turn.is_open = self.session.answered_question == question.position
+        return turn
+
+
+class TurnList(TurnView):
+    """Answer a question: a new one, a stored one, or one anew."""
+
+    renderer_classes = [*StoringView.renderer_classes, EventStreamRenderer]
+    serializer_class = NewTurn
+    post_throttle = TurnThrottle
+    # How many seconds a request waits while another one answers in the session.
+    wait = 20.0
+
+    def post(self, request: Request, session_id: str) -> HttpResponseBase:
+        body = self.body()
+        message, edit, again = (body.get(name) for name in ("message", "edit", "again"))
+        if edit is not None:
+            etags.require_header(self.if_match)
+        if message is not None:
+            self.check_sizes([message])
+        elif self._stale is not None and self.idempotency_key is None:
+            raise self._stale
+        key = self.idempotency_key or (str(message.id) if message is not None and message.id else None)
+        asked: dict[str, Any] = {"key": key, "edit": edit, "again": again, "revision": self.revision, "wait": self.wait}
+        try:
+            stream = self.handle.stream_answer(message, self.responder, **asked, **conf.responder_options(request))
+        except UnknownMessage as error:
+            raise no_such_message(error) from None
+        stream.turn.request = request
+        if isinstance(request.accepted_renderer, EventStreamRenderer):
+            return stream.response(request._request)
+        self._read(stream)
+        turn = stream.turn
+        turn.reread()
+        status = 200 if turn.replayed or turn.reply is None else 201
+        return Response(TurnSerializer(turn).data, status=status, headers={"ETag": turn.etag})
+
+    def _read(self, stream: TurnStream) -> None:
+        """Read all of the reply. Raises a 502 if the site's function fails."""
+        try:
+            for _text in stream:
+                pass
+        except (ConvMemoryError, APIException, Http404, PermissionDenied):
+            raise
+        except Exception:
+            logger.exception("The site's function failed to answer.")
+            detail = "The model did not reply. The message is stored. Send the same request again."
+            raise Problem(502, "responder_failed", detail) from None
+
+
+class TurnDetail(TurnView):
+    """A question and its reply, or whether it is being answered, for a page that was loaded again."""
+
+    def get(self, request: Request, session_id: str, message_id: str) -> Response:
+        turn = self.turn_of(message_id)
+        return Response(TurnSerializer(turn).data, headers={"ETag": turn.etag})
+
+
+class TurnStop(TurnView):
+    """Stop the reply to a question. What the model has said is stored."""
+
+    def post(self, request: Request, session_id: str, message_id: str) -> Response:
+        self.body()
+        turn = self.turn_of(message_id)
+        if not self.handle.stop_answer(turn.question):
+            raise Problem(409, "nothing_to_do", "No request answers this question now.")
+        turn.is_open = True
+        return Response(TurnSerializer(turn).data, status=202)
