@@ -64,8 +64,8 @@ class Turn:
     - ``messages`` are all of the turn: the question, calls, their results, and the reply.
     - ``replayed``: the reply was stored before, and the model was not asked.
     - ``result`` is what the site's function returned, or None.
-    - ``reply_metadata`` is stored with the reply, also with one that is cut off. The site's function sets it.
     - ``request`` is the request of the API, or None.
+    - ``reply_metadata`` is stored with the reply, also with one that is cut off. The site's function sets it.
     """
 
     def __init__(
@@ -85,12 +85,12 @@ class Turn:
         self.messages = [question, *following]
         self.replayed = False
         self.result: Any = None
-        self.reply_metadata: Mapping[str, Any] = {}
         # Whether another request answers the question now.
         self.is_open = False
         self.request: Any = None
         # A page may want to know it before the reply is there.
         self._new_reply_id = counters.new_ids(1)[0]
+        self.reply_metadata: Mapping[str, Any] = {}
 
     # What came of it.
 
@@ -625,7 +625,7 @@ async def uncancelled(work: Callable[[], T], undo: Callable[[T], object]) -> T:
     working = asyncio.ensure_future(sync_to_async(work)())
 
     async def undone() -> None:
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(exceptions.ConvMemoryError):  # Nobody is there for it.
             await sync_to_async(undo)(await working)
 
     try:
