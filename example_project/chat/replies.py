@@ -68,6 +68,8 @@ async def begin(request: HttpRequest, row: Session) -> TurnStream:
         newest = questions.newest(await session.ahistory(limit=questions.LONGEST_TURN))
         if newest is None or str(newest.id) != again:
             raise refusals.Refused(refusals.CHANGED, 409)
+        # Another window may be showing the reply while it is written.
+        await session.astop_answer(again)
     edit, again = (again, None) if text else (None, again)
     try:
         stream = await session.astream_answer(text or None, ask, again=again, edit=edit, system=SYSTEM, recall=True)

@@ -145,6 +145,26 @@ def test_a_window_that_is_opened_meanwhile_waits_for_the_same_reply(
     assert second.locator("#notice").inner_text() == ""
 
 
+def test_an_edit_ends_the_reply_that_another_window_shows(modelled: str, model: OpenAIServer, page: Page) -> None:
+    address = begun(page, modelled)
+    answered(page, "Hello there.")
+    second = page.context.new_page()
+    second.goto(address)
+    model.queue(Behaviour(text="old " * 800, pace=0.05))
+    page.bring_to_front()
+    page.fill("#text", "And in Bled?")
+    page.keyboard.press("Enter")
+    writes(page)
+    second.bring_to_front()
+    expect(second.locator("#messages .user")).to_have_count(2)
+    edit_last(second, "And in Maribor?")
+    answered(second, "And in Maribor?")
+    page.bring_to_front()
+    answered(page, "And in Maribor?")
+    assert texts(page) == texts(second)
+    assert "old" not in " ".join(texts(page))
+
+
 def test_a_reply_stays_until_another_one_is_stored(modelled: str, model: OpenAIServer, page: Page) -> None:
     begun(page, modelled)
     answered(page, "Hello there.")
