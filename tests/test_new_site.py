@@ -151,6 +151,7 @@ def test_every_command_is_of_a_kind_that_is_run_here() -> None:
         assert set(re.findall(r"^```(\w+)", page.read_text(encoding="utf-8"), re.MULTILINE)) <= {
             *("python", "pycon", "sh", "text", "http", "json"),
             *("ini", "yaml"),  # tests/howto/test_supervision.py
+            "diff",  # tests/test_readme.py
             *("console", "html", "ts", "tsx"),  # tests/typescript
         }, page
 

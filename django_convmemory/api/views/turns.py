@@ -24,7 +24,7 @@ from django_convmemory.api.problems import Problem
 from django_convmemory.api.serializers.messages import NewTurn, TurnSerializer
 from django_convmemory.api.throttles import TurnThrottle
 from django_convmemory.api.views.messages import StoringView, no_such_message
-from django_convmemory.exceptions import ConvMemoryError, UnknownMessage
+from django_convmemory.exceptions import ConvMemoryError, StaleRevision, UnknownMessage
 from django_convmemory.operations.streams import TurnStream
 from django_convmemory.operations.turns import Turn
 from django_convmemory.rules.turns import Does, Step
@@ -90,6 +90,8 @@ class TurnList(TurnView):
             stream = self.handle.stream_answer(message, self.responder, **asked, **conf.responder_options(request))
         except UnknownMessage as error:
             raise no_such_message(error) from None
+        except StaleRevision:
+            raise etags.stale() from None
         stream.turn.request = request
         if isinstance(request.accepted_renderer, EventStreamRenderer):
             return stream.response(request._request)
