@@ -22,7 +22,7 @@ from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.handles import SessionHandle
 from django_convmemory.operations.turns import Turn
-from tests.api.conftest import client_of, messages_body, row_of, url_of
+from tests.api.conftest import FIRST, client_of, messages_body, row_of, url_of
 from tests.test_changes_at_once import InThread
 
 # A turn is answered outside a transaction.
@@ -190,6 +190,19 @@ def test_edit_puts_a_question_in_the_place_of_another(api: APIClient, chat: Sess
     gone = turns(api, chat, body, **{"If-Match": "*"})
     assert (gone.status_code, gone.json()["code"]) == (409, "unknown_message")
     assert texts(chat) == ["What is Go?", "Hello!"]
+
+
+def test_a_stale_etag_refuses_any_question_but_not_its_retry(api: APIClient, chat: SessionHandle) -> None:
+    tag = {"If-Match": api.get(url_of(chat, "messages/"))["ETag"]}
+    body = question(id=str(uuid.uuid4())) | {"edit": FIRST}
+    edited = turns(api, chat, body, **tag)
+    assert turns(api, chat, body, **tag).json() == edited.json() | {"replayed": True}
+    for stale in (question(), question(id=str(uuid.uuid4())), {"again": edited.json()["question"]["id"]}):
+        for key in ({}, {"Idempotency-Key": str(uuid.uuid4())}):
+            refused = turns(api, chat, stale, **tag, **key)
+            assert (refused.status_code, refused.json()["code"]) == (412, "stale_revision")
+            assert "Read the session again" in refused.json()["detail"]
+    assert texts(chat) == ["Hi", "Hello!"]
 
 
 def test_again_answers_a_question_anew(api: APIClient, chat: SessionHandle) -> None:

@@ -281,11 +281,15 @@ class KeyedView(ScopedView):
 
     @functools.cached_property
     def idempotency_key(self) -> str | None:
-        """The header ``Idempotency-Key``. Raises a 400 if it cannot be a key."""
+        """The header ``Idempotency-Key``, or what takes its place. Raises a 400 if it cannot be a key."""
         key: str | None = self.request.headers.get("Idempotency-Key")
         if key is not None and not 0 < len(key.strip()) <= 255:
             raise Problem(400, "invalid_idempotency_key", "Idempotency-Key must have 1 to 255 characters.")
-        return key
+        return self.key_in_body() if key is None else key
+
+    def key_in_body(self) -> str | None:
+        """Return what takes the place of the header, if the body has it."""
+        return None
 
     def require_match(self, if_match: str) -> None:
         try:

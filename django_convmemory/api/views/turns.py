@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
@@ -75,16 +75,21 @@ class TurnList(TurnView):
     # How many seconds a request waits while another one answers in the session.
     wait = 20.0
 
+    def key_in_body(self) -> str | None:
+        body = self.request.data
+        message = body.get("message") if isinstance(body, Mapping) else None
+        message_id = message.get("id") if isinstance(message, Mapping) else None
+        return message_id.lower() if isinstance(message_id, str) else None
+
     def post(self, request: Request, session_id: str) -> HttpResponseBase:
-        body = self.body()
+        body, key = self.body(), self.idempotency_key
         message, edit, again = (body.get(name) for name in ("message", "edit", "again"))
         if edit is not None:
             etags.require_header(self.if_match)
+        if self._stale is not None and not self._has_stored(key or ""):
+            raise self._stale
         if message is not None:
             self.check_sizes([message])
-        elif self._stale is not None and self.idempotency_key is None:
-            raise self._stale
-        key = self.idempotency_key or (str(message.id) if message is not None and message.id else None)
         asked: dict[str, Any] = {"key": key, "edit": edit, "again": again, "revision": self.revision, "wait": self.wait}
         try:
             stream = self.handle.stream_answer(message, self.responder, **asked, **conf.responder_options(request))
