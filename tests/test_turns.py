@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from django.db import connection, transaction
+from django.test import RequestFactory
 from openai.types.chat import ChatCompletion
 
 from django_convmemory import exceptions, models
@@ -569,7 +570,8 @@ def test_a_reply_that_is_stopped_stays(memory: ConversationMemory) -> None:
     assert not memory.store.stop_turn(memory.resolve("s"), 1)
 
 
-def test_no_connection_is_held_while_the_model_speaks(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("responds", [False, True])
+def test_no_connection_is_held_while_the_model_speaks(monkeypatch: pytest.MonkeyPatch, responds: bool) -> None:
     memory, events = built(ORMStore()), []
     monkeypatch.setattr(streams, "_SIGN_OF_LIFE", 0.0)
     monkeypatch.setattr(ORMStore, "give_back_connection", lambda store: events.append("given back"))
@@ -579,6 +581,7 @@ def test_no_connection_is_held_while_the_model_speaks(monkeypatch: pytest.Monkey
         return execute(*query)
 
     def ask(turn: Turn) -> Iterator[str]:
+        assert events[-1] == "given back"
         turn.append(ChatMessage.ai(None, tool_calls=[CALL]), ChatMessage.tool("42", "c1"))
         assert turn.context[-1].text == "42"
         for text in ("It ", "is ", "42."):
@@ -587,9 +590,10 @@ def test_no_connection_is_held_while_the_model_speaks(monkeypatch: pytest.Monkey
             yield text
 
     with connection.execute_wrapper(note):
-        pieces = iter(memory.stream_answer("s", "What is it?", ask))
+        stream = memory.stream_answer("s", "What is it?", ask)
+        pieces = iter(stream.response(RequestFactory().post("/")) if responds else stream)
         assert events[-1] == "given back"
-        list(pieces)
+        assert len(list(pieces)) == (5 if responds else 3)
 
 
 def asks(kind: str) -> tuple[Callable[[Turn], Any], list[bool]]:

@@ -108,6 +108,7 @@ class Turn:
     def etag(self) -> str:
         """The entity tag of the session's messages, for the header ``If-Match`` of the API. It is read now."""
         content, details = self._memory.store.revisions(self._name)
+        self._memory.store.give_back_connection()
         return f'"{content}-{details}-"'
 
     @property
@@ -140,6 +141,7 @@ class Turn:
         """Read the messages again. What the turn has stored itself has the time of this process, not the database's."""
         after, limit = self.question.position - 1, len(self.messages)
         rows = self._memory.store.history(self._name, after=after, before=None, limit=limit)
+        self._memory.store.give_back_connection()
         read = {row.id: row for row in rows}
         self.messages = [read.get(stored.id, stored) for stored in self.messages]
         self.question = self.messages[0]
