@@ -291,7 +291,7 @@ OPERATIONS: dict[tuple[type[ScopedView], str], _Operation] = {
         "sessions_truncate",
         "Delete the messages after a message, to get another answer",
         {200: responses.Truncated},
-        errors=[428, 503],
+        errors=[409, 428, 503],
         parameters=[_REQUIRED_IF_MATCH],
         examples={"All that follows a message": {"after": _ID}},
     ),
