@@ -78,7 +78,9 @@ def ask(page: Page, text: str) -> None:
 
 
 def shows(page: Page, *texts: str) -> None:
+    """Wait until the page shows the texts, and the reply is stored. Its last piece is shown before."""
     expect(page.locator("#messages p")).to_have_text(list(texts), timeout=processes.PATIENCE * 1000)
+    expect(page.get_by_role("button", name="Send")).to_be_enabled(timeout=processes.PATIENCE * 1000)
 
 
 def test_the_page_is_short() -> None:
@@ -92,7 +94,6 @@ def test_a_reply_appears_while_the_model_writes_it(page: Page, session: SessionH
     assert model.log[0].finished is None
     expect(page.get_by_role("button", name="Send")).to_be_disabled()
     shows(page, "What is ownership?", ANSWER)
-    expect(page.get_by_role("button", name="Send")).to_be_enabled()
     # The same text again is a new message.
     ask(page, "What is ownership?")
     shows(page, *["What is ownership?", ANSWER] * 2)
@@ -145,5 +146,4 @@ def test_what_people_write_is_no_html(page: Page, model: OpenAIServer) -> None:
     model.default = Behaviour(text="<img src=x onerror=alert(1)>\n\nevent: done data: {}")
     ask(page, "<b>Hi</b>")
     shows(page, "<b>Hi</b>", re.compile("<img src=x .*"))  # type: ignore[arg-type]
-    expect(page.get_by_role("button", name="Send")).to_be_enabled()
     assert page.locator("#messages img, #messages b").count() == 0
