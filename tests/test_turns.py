@@ -540,6 +540,9 @@ def test_a_reply_that_was_cut_off_is_kept_and_replaced(memory: ConversationMemor
         list(memory.stream_answer("s", "Hi", lambda turn: (1 // number for number in range(1)), key="k"))
     assert stored(memory)[1:] == [("assistant", "Good day", 1, "lost")]
     lost(iter(["Nothing"])).close()
+    # A server that gives no reason ends with the usage.
+    other = memory.session("other").stream_answer("Hi", lambda turn: Client(chunk("He"), chunk("llo"), USAGE))
+    assert (list(other), other.turn.cut_off) == (["He", "llo"], "")
     assert list(lost(Client(chunk("Hello"), chunk(end="length")))) == ["Hello"]
     assert stored(memory)[1:] == [("assistant", "Hello", 1, "length")]
     assert list(memory.stream_answer("s", "Hi", fails, key="k")) == ["Hello"]
@@ -573,7 +576,7 @@ def test_a_reply_that_is_stopped_stays(memory: ConversationMemory) -> None:
 @pytest.mark.parametrize("responds", [False, True])
 def test_no_connection_is_held_while_the_model_speaks(monkeypatch: pytest.MonkeyPatch, responds: bool) -> None:
     memory, events = built(ORMStore()), []
-    monkeypatch.setattr(streams, "_SIGN_OF_LIFE", 0.0)
+    monkeypatch.setattr(streams.TurnStream, "sign_of_life", 0.0)
     monkeypatch.setattr(ORMStore, "give_back_connection", lambda store: events.append("given back"))
 
     def note(execute: Any, *query: Any) -> Any:
@@ -621,11 +624,14 @@ def asks(kind: str) -> tuple[Callable[[Turn], Any], list[bool]]:
     async def coroutine(turn: Turn) -> AsyncClient:
         return Noted(*map(chunk, "ABC"), chunk(end="stop"))
 
-    functions = {"generator": generator, "async generator": async_generator, "coroutine": coroutine}
+    def plain(turn: Turn) -> AsyncIterator[str]:
+        return async_generator(turn)
+
+    functions = {"generator": generator, "async generator": async_generator, "coroutine": coroutine, "plain": plain}
     return functions[kind], closed
 
 
-@pytest.mark.parametrize("kind", ["generator", "async generator", "coroutine"])
+@pytest.mark.parametrize("kind", ["generator", "async generator", "coroutine", "plain"])
 def test_each_function_streams_to_each_reader(kind: str, memory: ConversationMemory) -> None:
     ask, closed = asks(kind)
     stream = memory.stream_answer("s", "Hi", ask)

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import http.client
 import json
 import logging
@@ -131,14 +132,30 @@ class _AsynchronousEvents(_Events):
     __iter__ = None  # type: ignore[assignment]
 
     async def __aiter__(self) -> AsyncIterator[str]:
-        pieces = aiter(self._stream)
+        stream, pieces = self._stream, aiter(self._stream)
         waiting: asyncio.Future[str | None] | None = None
+        # One for all pieces, as if there were one task: a tracer of the site enters a span before a piece, and leaves
+        # it after another one.
+        context = contextvars.copy_context()
+
+        async def next_piece() -> str | None:
+            return await anext(pieces, None)
+
         try:
             yield await sync_to_async(self._start)()
             while True:
-                waiting = asyncio.ensure_future(anext(pieces, None))
-                while not (await asyncio.wait([waiting], timeout=_SILENCE))[0]:
-                    yield _COMMENT
+                waiting = asyncio.get_running_loop().create_task(next_piece(), context=context)
+                stopped, silent = False, 0.0
+                while not (stopped or (await asyncio.wait([waiting], timeout=stream.sign_of_life))[0]):
+                    silent += stream.sign_of_life
+                    if silent >= _SILENCE:
+                        yield _COMMENT
+                        silent = 0.0
+                    stopped = stream.is_waiting and await sync_to_async(stream.is_stopped)()
+                if stopped:
+                    waiting.cancel()
+                    await asyncio.wait([waiting])
+                    break
                 if (text := await waiting) is None:
                     break
                 yield await sync_to_async(self._new_messages)() + event("delta", {"text": text})

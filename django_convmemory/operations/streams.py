@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import inspect
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator
-from typing import Any
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator
+from typing import Any, TypeVar
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.http import HttpRequest, StreamingHttpResponse
@@ -22,81 +21,69 @@ from django_convmemory.rules.turns import Does
 
 logger = logging.getLogger(__name__)
 
-# A stream gives a sign of life as often as this, in seconds, and looks whether somebody has stopped it.
-_SIGN_OF_LIFE = 5.0
-# What the steps of a stream ask for, besides handing out a text: to call the site's function, or its next chunk.
-_CALL, _CHUNK = object(), object()
-# The source has no more chunks.
+# There are no more steps, or no more chunks.
 _END = object()
+
+# A step of a stream is a text for the reader, or a function that returns what has to be awaited.
+_Wait = Callable[[], Awaitable[Any]]
+T = TypeVar("T")
+_Steps = Generator[str | _Wait, Any, T]
+_Waits = Generator[_Wait, Any, T]
 
 
 class TurnStream:
     """The pieces of a reply, as texts. Iterate over it once, synchronously or not, whatever the site's function is.
 
     ``turn`` is the open turn, and has the reply when the pieces are at their end: it is stored by then. If the reader
-    goes away, ``close()`` stores what was said as a reply that was cut off.
+    goes away, ``close()`` or ``aclose()`` stores what was said as a reply that was cut off.
     """
+
+    # In seconds: how often it lets its turn last longer, and looks whether somebody has stopped it.
+    sign_of_life = 5.0
+    # Whether an event loop waits for the model now.
+    is_waiting = False
 
     def __init__(self, turn: Turn, ask: Callable[[Turn], Any]) -> None:
         self.turn = turn
-        self._ask = ask
+        self._source = _Source(turn, ask)
         self._steps = self._answering()
-        self._source = _Source()
+        self._runner: asyncio.Runner | None = None
 
     def __iter__(self) -> Iterator[str]:
         value: Any = None
         error: Exception | None = None
         try:
-            while True:
-                wanted = self._advance(value, error)
+            while (step := self._advance(value, error)) is not _END:
                 value = error = None
-                if wanted is _END:
-                    return
-                if isinstance(wanted, str):
-                    yield wanted
+                if isinstance(step, str):
+                    yield step
                     continue
                 try:
-                    if wanted is _CALL:
-                        self._source.open(self._ask, self.turn)
-                    else:
-                        value = self._source.next()
+                    value = self._run(step)
                 except Exception as raised:  # noqa: BLE001  the turn ends, and raises it again
                     error = raised
         finally:
             self.close()
 
     async def __aiter__(self) -> AsyncGenerator[str, None]:
-        if not (iscoroutinefunction(self._ask) or inspect.isasyncgenfunction(self._ask)):
-            pieces = iter(self)
-            following = sync_to_async(lambda: next(pieces, None))
-            try:
-                while (piece := await following()) is not None:
-                    yield piece
-            finally:
-                await asyncio.shield(sync_to_async(self.close)())
-            return
+        advance = sync_to_async(self._advance)
         value: Any = None
         error: Exception | None = None
-        advance = sync_to_async(self._advance)
         try:
-            while True:
-                wanted = await advance(value, error)
+            while (step := await advance(value, error)) is not _END:
                 value = error = None
-                if wanted is _END:
-                    return
-                if isinstance(wanted, str):
-                    yield wanted
+                if isinstance(step, str):
+                    yield step
                     continue
                 try:
-                    if wanted is _CALL:
-                        await self._source.aopen(self._ask, self.turn)
-                    else:
-                        value = await self._source.anext()
+                    self.is_waiting = True
+                    value = await step()
                 except Exception as raised:  # noqa: BLE001  the turn ends, and raises it again
                     error = raised
+                finally:
+                    self.is_waiting = False
         finally:
-            await asyncio.shield(self._source.aclose())
-            await asyncio.shield(sync_to_async(self.close)())
+            await asyncio.shield(self.aclose())
 
     def response(self, request: HttpRequest) -> StreamingHttpResponse:
         """Return the response of a view: server-sent events, sent as the model speaks. See :mod:`.events`."""
@@ -104,19 +91,59 @@ class TurnStream:
 
     def close(self) -> None:
         """End the stream, and close the model's. What was said so far is stored, unless the reply is stored already."""
+        try:
+            self._end()
+        finally:
+            for step in self._source.close():
+                self._run(step)
+            if self._runner is not None:
+                self._runner.close()
+
+    async def aclose(self) -> None:
+        """The asynchronous twin of :meth:`close`."""
+        try:
+            await sync_to_async(self._end)()
+        finally:
+            closing = self._source.close()
+            following = sync_to_async(lambda: next(closing, None))
+            while (step := await following()) is not None:
+                await step()
+
+    def _end(self) -> None:
         if inspect.getgeneratorstate(self._steps) == inspect.GEN_CREATED and not self.turn.replayed:
             self.turn._end()
         self._steps.close()
-        self._source.close()
 
     def _advance(self, value: Any, error: Exception | None) -> Any:
+        """Return the next step, or _END. ``value`` is what the last one returned, and ``error`` what it raised."""
         try:
             return self._steps.send(value) if error is None else self._steps.throw(error)
         except StopIteration:
             return _END
 
-    def _answering(self) -> Generator[Any, Any, None]:
-        """Yield texts, and what is wanted of the source."""
+    def _run(self, step: _Wait) -> Any:
+        """Run a step on the one event loop of this stream: the connections of a client belong to a loop."""
+
+        async def run() -> Any:
+            return await step()
+
+        self._runner = self._runner or asyncio.Runner()
+        return self._runner.run(run())
+
+    def is_stopped(self) -> bool:
+        """Let the turn last longer, if it is time for that, and return whether somebody has stopped it.
+
+        Raises TurnLost.
+        """
+        turn = self.turn
+        if time.monotonic() - turn._alive < self.sign_of_life:
+            return False
+        turn._alive = time.monotonic()
+        stopped = turn._memory.store.renew_turn(turn._name, turn._step)
+        turn._memory.store.give_back_connection()
+        return stopped
+
+    def _answering(self) -> _Steps[None]:
         turn = self.turn
         if turn.replayed:
             if turn.text:
@@ -149,112 +176,76 @@ class TurnStream:
             turn._end()
             raise
 
-    def _round(self, said: list[Reply]) -> Generator[Any, Any, str]:
+    def _round(self, said: list[Reply]) -> _Steps[str]:
         """Read what one call of the site's function says, and return how it was cut off, or ""."""
         turn = self.turn
         chunks = turn._chunks = Chunks()
-        yield _CALL
-        while (chunk := (yield _CHUNK)) is not _END:
+        yield from self._source.open()
+        while (chunk := (yield from self._source.read())) is not _END:
             if turn._chunks is not chunks or chunks.begins_another(chunk):
                 said += turn._taken()
                 chunks = turn._chunks = Chunks()
             text = chunks.add(chunk)
             if text:
                 yield text
-            if self._is_stopped():
+            if self.is_stopped():
                 return "stopped"
         if chunks.needs_end and not chunks.ended:
             return "lost"
         said += turn._taken()
         return ""
 
-    def _is_stopped(self) -> bool:
-        turn = self.turn
-        if time.monotonic() - turn._alive < _SIGN_OF_LIFE:
-            return False
-        turn._alive = time.monotonic()
-        stopped = turn._memory.store.renew_turn(turn._name, turn._step)
-        turn._memory.store.give_back_connection()
-        return stopped
-
 
 class _Source:
-    """What the site's function yields or returns: entered, read and closed, from code that is synchronous or not."""
+    """What the site's function yields or returns: entered, read and closed."""
 
-    def __init__(self) -> None:
-        self._stack = contextlib.ExitStack()
+    def __init__(self, turn: Turn, ask: Callable[[Turn], Any]) -> None:
+        self._turn = turn
+        self._ask = ask
         self._chunks: Any = iter(())
-        self._runner: asyncio.Runner | None = None
-        self._exits: list[Callable[[], Any]] = []
+        # What closes it, and whether that has to be awaited.
+        self._exits: list[tuple[Callable[[], Any], bool]] = []
 
-    def _await(self, waits: Any) -> Any:
-        """Run a coroutine on the one event loop of this source: the connections of a client belong to a loop."""
+    def open(self) -> _Waits[None]:
+        """Call the site's function, and enter what it returns."""
+        yield from self.close()
+        if iscoroutinefunction(self._ask):
+            source = yield functools.partial(self._ask, self._turn)
+        else:
+            source = self._ask(self._turn)
+            if inspect.isawaitable(source):
+                source = yield lambda: source
+        for enter, leave, waits in (("__aenter__", "__aexit__", True), ("__enter__", "__exit__", False)):
+            if hasattr(source, enter):
+                leaves = functools.partial(getattr(source, leave), None, None, None)
+                source = (yield source.__aenter__) if waits else source.__enter__()
+                self._exits.append((leaves, waits))
+                break
+        if hasattr(source, "__aiter__"):
+            self._chunks = aiter(source)
+        else:
+            self._chunks = source if hasattr(source, "__next__") else iter([source])  # A whole reply.
+        for close, waits in (("aclose", True), ("close", False)):
+            if hasattr(self._chunks, close):
+                self._exits.append((getattr(self._chunks, close), waits))
+                break
 
-        async def run() -> Any:
-            return await waits
-
-        if self._runner is None:
-            self._runner = asyncio.Runner()
-        return self._runner.run(run())
-
-    def open(self, ask: Callable[[Turn], Any], turn: Turn) -> None:
-        self._leave()
-        result = ask(turn)
-        if inspect.isawaitable(result):
-            result = self._await(result)
-        if hasattr(result, "__aenter__"):
-            self._exits.append(functools.partial(result.__aexit__, None, None, None))
-            result = self._await(result.__aenter__())
-        elif hasattr(result, "__enter__"):
-            result = self._stack.enter_context(result)
-        self._take(result)
-
-    async def aopen(self, ask: Callable[[Turn], Any], turn: Turn) -> None:
-        await self.aclose()
-        result = ask(turn)
-        if inspect.isawaitable(result):
-            result = await result
-        if hasattr(result, "__aenter__"):
-            self._exits.append(functools.partial(result.__aexit__, None, None, None))
-            result = await result.__aenter__()
-        self._take(result)
-
-    def _take(self, result: Any) -> None:
-        if hasattr(result, "__aiter__"):
-            self._chunks = aiter(result)
-            if hasattr(self._chunks, "aclose"):
-                self._exits.append(self._chunks.aclose)
-        elif hasattr(result, "__next__"):
-            self._chunks = result
-            if hasattr(result, "close"):
-                self._stack.callback(result.close)
-        else:  # A whole reply.
-            self._chunks = iter([result])
-
-    def next(self) -> Any:
+    def read(self) -> _Waits[Any]:
+        """Return the next chunk, or _END."""
         if hasattr(self._chunks, "__anext__"):
-            return self._await(anext(self._chunks, _END))
+            return (yield functools.partial(anext, self._chunks, _END))
         return next(self._chunks, _END)
 
-    async def anext(self) -> Any:
-        return await anext(self._chunks, _END) if hasattr(self._chunks, "__anext__") else next(self._chunks, _END)
-
-    def _leave(self) -> None:
+    def close(self) -> _Waits[None]:
+        """Leave and close what was opened."""
         while self._exits:
-            self._await(self._exits.pop()())
-        self._stack.close()
-
-    def close(self) -> None:
-        try:
-            self._leave()
-        finally:
-            if self._runner is not None:
-                self._runner.close()
-
-    async def aclose(self) -> None:
-        while self._exits:
-            await self._exits.pop()()
-        self._stack.close()
+            # It stays in the list until it is done: the reader may go away meanwhile.
+            close, waits = self._exits[-1]
+            if waits:
+                yield close
+            else:
+                close()
+            self._exits.pop()
 
 
 class Streams(Turns):

@@ -223,7 +223,7 @@ def test_a_reader_who_leaves_ends_the_models_stream(page: Page, record_property:
 
 
 def test_a_reply_that_is_stopped(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "_SIGN_OF_LIFE", 0.1)
+    monkeypatch.setattr(streams.TurnStream, "sign_of_life", 0.1)
     reader = page.ask()
     found = []
     for event in reader.events():
@@ -236,6 +236,21 @@ def test_a_reply_that_is_stopped(page: Page, monkeypatch: pytest.MonkeyPatch) ->
     assert page.model.said < PIECES
     # It stays.
     assert [event.data for event in page.ask().events()][-1]["reply"]["id"] == found[-1].data["reply"]["id"]
+
+
+def test_a_reply_is_stopped_while_the_model_is_silent(
+    page: Page, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "asgi aask" not in request.node.name:
+        pytest.skip("A function that blocks its thread is stopped at its next piece.")
+    monkeypatch.setattr(streams.TurnStream, "sign_of_life", 0.1)
+    found = page.ask().events()
+    assert [next(found).name for _ in range(3)] == ["start", "delta", "delta"]
+    page.model.silent.set()
+    assert page.post(f"turns/{page.message_id}/stop/") == 202
+    *_, last = found
+    assert (last.name, last.data["reply"]["cut_off"]) == ("done", "stopped")
+    assert page.model.closed.wait(processes.PATIENCE)
 
 
 def test_a_page_stops_its_own_reply_at_once(page: Page) -> None:

@@ -202,6 +202,8 @@ class Chunks:
         """Add a chunk of chat completions. The usage comes after the end, in a chunk without choices."""
         self.needs_end = True
         self._usage = chunk.get("usage") or self._usage
+        # Some servers give no reason, but the usage is always the last.
+        self.ended = self.ended or bool(self._usage and not chunk["choices"])
         for choice in chunk["choices"][:1]:
             self._end(choice.get("finish_reason"))
             delta = dict(choice.get("delta") or {})
