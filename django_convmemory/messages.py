@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn, Self
 
+from django_convmemory import content_parts
 from django_convmemory.exceptions import InvalidMessage
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -22,7 +23,15 @@ MAX_DEPTH = 64
 _NEVER_SENT = frozenset({"parsed"})
 _NEVER_SENT_IN_CALLS = frozenset({"parsed_arguments"})
 
+# The id of a call that has none, and of its result. Gemini's and Ollama's compatible servers send such calls.
+NO_CALL_ID = "call"
+
 _WIRE_FIELDS = ("role", "content", "name", "tool_calls", "tool_call_id")
+
+# The fields of ``extra`` that hold what only Anthropic, or only the Responses API, can read. No one else gets them.
+ANTHROPIC = "anthropic"
+RESPONSES = "responses"
+OWN_FORMS = (ANTHROPIC, RESPONSES)
 
 # The format of a message that came as a chat message, and not as an item of another framework.
 CHAT = "chat"
@@ -149,7 +158,8 @@ class ChatMessage:
     - ``content`` is text, a tuple of content parts (dicts with a ``type``), or None. Only an assistant message may have
       None.
     - ``name`` is the speaker's name, or None.
-    - ``tool_calls`` are the calls of an assistant message, as dicts with an ``id``.
+    - ``tool_calls`` are the calls of an assistant message, as dicts with an ``id``. A call without one gets ``call``,
+      and so does a result. The n-th result with an id answers the n-th call with it.
     - ``tool_call_id`` is the id of the call that a tool message answers.
     - ``kind`` (``chat``, ``plan``, ``reasoning``, ``summary``, …) and ``metadata`` belong to the site and are never
       sent to a provider. ``kind`` has at most 32 characters.
@@ -207,6 +217,8 @@ class ChatMessage:
         put(self, "tool_calls", self._calls(self.tool_calls) if self.tool_calls not in ((), [], None) else ())
         for field in ("name", "tool_call_id"):
             value: object = getattr(self, field)
+            if value == "" and (field, self.role) == ("tool_call_id", "tool"):
+                value = NO_CALL_ID
             if value is None:
                 continue
             if not isinstance(value, str) or not value:
@@ -267,9 +279,10 @@ class ChatMessage:
         if not isinstance(tool_calls, (list, tuple)):
             raise InvalidMessage(f"tool_calls must be a list, not {type(tool_calls).__name__}.")
         for index, call in enumerate(tool_calls):
-            if not isinstance(call, Mapping) or not isinstance(call.get("id"), str) or not call["id"]:
-                raise InvalidMessage(f"tool_calls[{index}] must be a dict with an 'id', a non-empty string.")
-        calls: tuple[FrozenDict, ...] = freeze(tool_calls, "tool_calls")
+            if not isinstance(call, Mapping) or not isinstance(call.get("id") or "", str):
+                raise InvalidMessage(f"tool_calls[{index}] must be a dict with an 'id', a string.")
+        with_ids = [call if call.get("id") else {**call, "id": NO_CALL_ID} for call in tool_calls]
+        calls: tuple[FrozenDict, ...] = freeze(with_ids, "tool_calls")
         return calls
 
     @classmethod
@@ -307,8 +320,7 @@ class ChatMessage:
         Of an object, only the fields that the server sent are used. Defaults that the client filled in are ignored.
         Raises :class:`~django_convmemory.exceptions.InvalidMessage`.
         """
-        if type(message) is not dict:
-            message = _mapping(message)
+        message = as_mapping(message)
         if "role" not in message:
             raise InvalidMessage(f"The message has no role. Add 'role' with one of {', '.join(ROLES)}.")
         extra: dict[str, Any] = {}
@@ -319,6 +331,8 @@ class ChatMessage:
                 fields[field] = value
             elif field not in _NEVER_SENT and field != "role":
                 extra[field] = value
+        if message["role"] == "tool":
+            fields.setdefault("tool_call_id", NO_CALL_ID)
         if "tool_calls" in fields:
             fields["tool_calls"] = _sent_calls(fields["tool_calls"])
         if extra:
@@ -378,7 +392,8 @@ class ChatMessage:
         if self.extra:
             for field, value in self.extra.items():
                 # dataclasses.replace() may have given a value to a field that extra holds as null.
-                wire.setdefault(field, thaw(value))
+                if field not in OWN_FORMS:
+                    wire.setdefault(field, thaw(value))
         return wire
 
     def size(self, limit: int) -> int:
@@ -425,7 +440,13 @@ class ChatMessage:
         return tuple(call["id"] for call in self.tool_calls)
 
 
-def _mapping(message: Any) -> Mapping[str, Any]:
+def as_mapping(message: Any) -> Mapping[str, Any]:
+    """Return a dict, or the fields of a client's message that the server sent. Raises :class:`InvalidMessage`."""
+    if type(message) is dict:
+        return message
+    for attribute, repair in (("choices", ".choices[0].message"), ("message", ".message"), ("output", ".output as *")):
+        if hasattr(message, attribute) and not (hasattr(message, "role") or hasattr(message, "type")):
+            raise InvalidMessage(f"A {type(message).__name__} is not a message. Pass its {repair}.")
     if hasattr(message, "model_dump") and not isinstance(message, type):
         message = message.model_dump(mode="json", exclude_unset=True, exclude=set(_NEVER_SENT))
     if not isinstance(message, Mapping):
@@ -473,7 +494,8 @@ def called(call: Mapping[str, Any]) -> tuple[str, str]:
     """Return the name and the arguments of a call of a function or of a custom tool. What is missing is ""."""
     details = call.get("function") or call.get("custom")
     details = details if isinstance(details, Mapping) else {}
-    return str(details.get("name") or ""), as_text(details.get("arguments", details.get("input", "")))
+    arguments = details.get("arguments", details.get("input"))
+    return str(details.get("name") or ""), "" if arguments is None else as_text(arguments)
 
 
 def text_parts(parts: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -482,28 +504,31 @@ def text_parts(parts: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def spoken(message: ChatMessage) -> str:
-    """Return ``message`` as one text: content, tool calls, and a word in brackets for each part that is not text."""
-    texts = []
+    """Return ``message`` as one text: content, tool calls, and a word in brackets for each part that is not text.
+
+    What a model has spoken, and why it refuses, are its text too.
+    """
+    texts: list[str] = []
     if isinstance(message.content, str):
         texts.append(message.content)
     else:
-        parts = message.content or ()
-        texts += [part["text"] if isinstance(part.get("text"), str) else f"[{part['type']}]" for part in parts]
+        parts = [(part, content_parts.read(part)) for part in message.content or ()]
+        texts += [read.text if read.kind == "text" else f"[{part['type']}]" for part, read in parts]
+    if message.extra:
+        texts += said_elsewhere(message.extra)
     for call in message.tool_calls:
-        function = call.get("function") or call.get("custom")
-        if not isinstance(function, Mapping):
-            function = {}
-        arguments = function.get("arguments", function.get("input", ""))
-        texts.append(f"[calls {function.get('name', 'a tool')}({arguments})]")
+        name, arguments = called(call)
+        texts.append(f"[calls {name or 'a tool'}({arguments})]")
     return "\n".join(text for text in texts if text)
 
 
+def said_elsewhere(extra: Mapping[str, Any]) -> list[str]:
+    """Return what a model has said outside the content: why it refuses, and the transcript of its speech."""
+    audio = extra.get("audio")
+    transcript = audio.get("transcript") if isinstance(audio, Mapping) else None
+    return [text for text in (extra.get("refusal"), transcript) if isinstance(text, str)]
+
+
 def coerce(message: Any) -> ChatMessage:
-    """Return ``message`` as a :class:`ChatMessage`. It may have any form that ``append`` accepts."""
-    if isinstance(message, ChatMessage):
-        return message
-    if type(message) is not dict:
-        for attribute, repair in (("choices", ".choices[0].message"), ("message", ".message")):
-            if hasattr(message, attribute) and not hasattr(message, "role"):
-                raise InvalidMessage(f"A {type(message).__name__} is not a message. Pass its {repair}.")
-    return ChatMessage.from_openai(message)
+    """Return a message, a chat-completions dict or a message of the ``openai`` client as a :class:`ChatMessage`."""
+    return message if isinstance(message, ChatMessage) else ChatMessage.from_openai(message)

@@ -13,11 +13,13 @@ import logging
 import math
 import os
 import pathlib
+import re
 import string
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from django_convmemory import content_parts
 from django_convmemory.messages import ChatMessage, dumps
 
 logger = logging.getLogger(__name__)
@@ -29,6 +31,12 @@ PER_CALL = 8
 # detail. The image itself is not read. A long and narrow one takes up to 1445.
 LOW_DETAIL_IMAGE = 85
 IMAGE = 765
+# A file is not read either. These are estimates by its bytes: a page of a PDF has some 75 kB and takes 1 500 tokens. A
+# second of compressed sound has 16 kB and takes ten.
+BYTES_PER_TOKEN = 50
+BYTES_PER_TOKEN_OF_SOUND = 1600
+# A file that the provider reads from an address, or has already.
+UNKNOWN_FILE = 1500
 
 
 @runtime_checkable
@@ -65,21 +73,53 @@ class _MessageCounter:
             if text:
                 total += self.count_text(text)
         if message.extra:
-            # A provider's model does not see empty fields.
-            extra = {field: value for field, value in message.extra.items() if value not in _EMPTY_VALUES}
-            total += self.count_text(dumps(extra)) if extra else 0
+            total += self._extra(message.extra)
         for call in message.tool_calls:
             total += PER_CALL + self.count_text(dumps(call))
         return total
 
+    def _extra(self, extra: Mapping[str, Any]) -> int:
+        """Count the other fields. A provider's model does not see empty ones, and of its own speech only the words."""
+        fields = {field: value for field, value in extra.items() if value not in _EMPTY_VALUES}
+        if isinstance(fields.get("audio"), Mapping):
+            fields["audio"] = fields["audio"].get("transcript") or ""
+        blobs: list[int] = []
+        text = dumps(_without_blobs(fields, blobs)) if fields else ""
+        return (self.count_text(text) if text else 0) + sum(_by_size(size, BYTES_PER_TOKEN) for size in blobs)
+
     def _part(self, part: Mapping[str, Any]) -> int:
-        if isinstance(part.get("text"), str):
-            return self.count_text(part["text"]) if part["text"] else 0
-        image = part.get("image_url")
-        if image is not None:
-            low = isinstance(image, Mapping) and image.get("detail") == "low"
-            return LOW_DETAIL_IMAGE if low else IMAGE
-        return self.count_text(dumps(part))
+        is_what = content_parts.read(part)
+        match is_what.kind:
+            case "text":
+                return self.count_text(is_what.text) if is_what.text else 0
+            case "image":
+                return LOW_DETAIL_IMAGE if is_what.detail == "low" else IMAGE
+            case "file":
+                return _by_size(is_what.size, BYTES_PER_TOKEN)
+            case "sound":
+                return _by_size(is_what.size, BYTES_PER_TOKEN_OF_SOUND)
+        return self._extra(part) if is_what.size is None else _by_size(is_what.size, BYTES_PER_TOKEN)
+
+
+def _by_size(size: int | None, bytes_per_token: int) -> int:
+    return UNKNOWN_FILE if size is None else max(1, size // bytes_per_token)
+
+
+# Longer texts without a space, of such characters only, are data: the words of no language are.
+_LONGEST_WORD = 1000
+_BLOB = re.compile(r"(?:data:[^,]{1,100},)?[A-Za-z0-9+/_=-]*")
+
+
+def _without_blobs(value: Any, sizes: list[int]) -> Any:
+    """Return JSON without the data in base64 that is in it. Add the size of each to ``sizes``, in bytes."""
+    if isinstance(value, str):
+        if len(value) <= _LONGEST_WORD or not _BLOB.fullmatch(value):
+            return value
+        sizes.append(len(value) * 3 // 4)
+        return ""
+    if isinstance(value, Mapping):
+        return {name: _without_blobs(item, sizes) for name, item in value.items()}
+    return [_without_blobs(item, sizes) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 # The characters of a text that measure() counts at once.

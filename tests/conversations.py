@@ -39,7 +39,7 @@ class Calls:
     """The calls of the newest exchange, and which of them are unanswered."""
 
     exchange: tuple[str, ...] = ()
-    unanswered: frozenset[str] = frozenset()
+    unanswered: tuple[str, ...] = ()
     pinned: int = 0
 
     @property
@@ -53,9 +53,10 @@ class Calls:
             if message.pinned:
                 calls = dataclasses.replace(calls, pinned=calls.pinned + 1)
             elif message.role == "assistant":
-                calls = Calls(message.call_ids, frozenset(message.call_ids), calls.pinned)
-            elif message.tool_call_id is not None:
-                calls = dataclasses.replace(calls, unanswered=calls.unanswered - {message.tool_call_id})
+                calls = Calls(message.call_ids, message.call_ids, calls.pinned)
+            elif message.tool_call_id in calls.unanswered:
+                at = calls.unanswered.index(message.tool_call_id)
+                calls = dataclasses.replace(calls, unanswered=calls.unanswered[:at] + calls.unanswered[at + 1 :])
         return calls
 
 
@@ -126,5 +127,5 @@ def is_well_formed(messages: Iterable[ChatMessage]) -> bool:
                 return False
         elif message.role == "tool":
             return False
-        expected = expected or list(dict.fromkeys(message.call_ids))
+        expected = expected or list(message.call_ids)
     return not expected

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from django_convmemory.context.assembly import Context, assemble
+from django_convmemory.context.wire import calls
 from django_convmemory.context.wire.chat import accepted_names
 from django_convmemory.exceptions import InvalidMessage
 from django_convmemory.messages import ChatMessage, spoken
@@ -357,14 +358,18 @@ def test_system_pinned_and_the_newest_exchange_are_in_any_context(
 @given(conversations.conversations(), budgets)
 def test_the_wire_form_is_that_of_the_messages(conversation: list[ChatMessage], max_tokens: int | None) -> None:
     context = put_together(snapshot(conversation, folded=1), system="Be kind.", max_tokens=max_tokens)
-    names = accepted_names(context)
-    wire: list[Any] = [message.to_openai() for message in context]
+    with_ids = calls.with_ids(context, [part.position for part in context.parts])
+    says = [message for message in with_ids if message.text.strip() or message.tool_calls or message.role == "tool"]
+    names = accepted_names(says)
+    wire: list[Any] = [message.to_openai() for message in says]
     for message in wire:
+        if message["role"] == "assistant":
+            message["content"] = message.get("content") or None
         if "name" in message:
             message["name"] = names[message["name"]]
     assert context.to_openai() == context.to_openai("any") == wire
     merged = context.to_openai("one_system")
-    leading = [part for part in context.parts if part.name != "tail"]
+    leading = [part for part in context.parts if part.name != "tail" and part.message.text.strip()]
     assert [message["role"] for message in merged].count("system") == 1
     assert merged[0]["role"] == "system"
     assert merged[1:] == context.to_openai()[len(leading) :]

@@ -26,14 +26,15 @@ def by_definition(rows: list[MessageRef]) -> list[list[int]]:
     index = 0
     while index < len(rows):
         end = index + 1
-        unanswered = set(rows[index].message.call_ids)
+        unanswered = list(rows[index].message.call_ids)
         if unanswered:
             for at in range(index + 1, len(rows)):
                 message = rows[at].message
                 if message.role == "assistant" or not unanswered:
                     break
                 if message.role == "tool":
-                    unanswered.discard(message.tool_call_id or "")
+                    if message.tool_call_id in unanswered:
+                        unanswered.remove(message.tool_call_id)
                     end = at + 1
             else:
                 end = len(rows) if unanswered else end
@@ -70,15 +71,17 @@ def test_arranging_keeps_all_that_is_no_result_in_order(conversation: list[ChatM
 
 
 @given(conversations.conversations())
-def test_each_call_gets_its_own_newest_result(conversation: list[ChatMessage]) -> None:
+def test_the_nth_result_with_an_id_answers_the_nth_call_with_it(conversation: list[ChatMessage]) -> None:
     _, rows = unpinned(conversation)
-    newest = {(row.answers, row.message.tool_call_id): row for row in rows if row.message.role == "tool"}
-    for row in exchanges.well_formed(rows):
-        if row.message.role == "tool":
-            expected = newest.pop((row.answers, row.message.tool_call_id), None)
-            none = MessageRef(0, ChatMessage.tool(NO_RESULT, row.message.tool_call_id or ""), 0, row.answers)
-            assert row == (expected or none)
-    assert newest == {}
+    arranged = exchanges.well_formed(rows)
+    exchange = lambda row: row.position if row.answers is None else row.answers  # noqa: E731
+    for begins, call_id in {(exchange(row), call_id) for row in rows for call_id in row.message.call_ids}:
+        calls = sum(row.message.call_ids.count(call_id) for row in rows if exchange(row) == begins)
+        is_result = lambda row, key=(begins, call_id): (row.answers, row.message.tool_call_id) == key  # noqa: E731
+        results = [row for row in rows if is_result(row)]
+        answers = results[: calls - 1] + results[-1:] if len(results) >= calls else results
+        missing = [MessageRef(0, ChatMessage.tool(NO_RESULT, call_id), 0, begins)] * (calls - len(answers))
+        assert [row for row in arranged if is_result(row)] == answers + missing
 
 
 @given(conversations.conversations())

@@ -727,7 +727,8 @@ def test_the_reply_of_the_responses_api() -> None:
     }
     [reply] = replies.read(response)
     calls = [CALL, {"id": "c2", "type": "custom", "custom": {"name": "run", "input": "ls"}}]
-    assert reply.message == ChatMessage.ai("Let me see.", tool_calls=calls)
+    own = {"responses": {"content": response["output"]}}
+    assert reply.message == ChatMessage.ai("Let me see.", tool_calls=calls, extra=own)
     assert (reply.usage, reply.cut_off) == (response["usage"], "length")
     events = [
         {"type": "response.created", "response": {}},

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, overload
 
 from django_convmemory import messages
-from django_convmemory.context.wire import anthropic, chat, responses
+from django_convmemory.context.wire import anthropic, calls, chat, responses
 from django_convmemory.exceptions import InvalidArgument, InvalidMessage
 from django_convmemory.messages import ChatMessage, spoken
 from django_convmemory.rules import exchanges
@@ -149,12 +149,14 @@ class Context(Sequence[ChatMessage]):
 
     @property
     def stable_prefix(self) -> int:
-        stable = self._unchanging
+        # A message without a word is not sent.
+        messages = chat.sendable(self._with_ids[: self._unchanging])
+        stable = min(self._unchanging, len(messages))
         if self._roles != "alternating":
             return stable
-        before = [message for message in self._messages[:stable] if not message.pinned]
-        is_quoted = self._recalled_at is not None and stable == len(self._leading) + self._recalled_at
-        if stable == len(self) or (is_quoted and before and before[-1].role == "user"):
+        before = [message for message in messages[:stable] if not message.pinned]
+        is_quoted = self._recalled_at is not None and self._unchanging == len(self._leading) + self._recalled_at
+        if self._unchanging == len(self) or (is_quoted and before and before[-1].role == "user"):
             # What follows may be merged with the last one. A summary with the role user may be the last one too.
             stable -= chat.last_run(before)
         return stable
@@ -206,37 +208,43 @@ class Context(Sequence[ChatMessage]):
         underscores.
         Raises :class:`~django_convmemory.exceptions.InvalidArgument` for other values.
         """
-        arranged = self._arranged(roles)
-        wire = [message.to_openai() for message in arranged]
-        # Usually each message is a role and a content, which every server accepts.
-        if [fields for fields in wire if len(fields) != 2 or not fields.get("content")]:
-            wire = chat.accepted(arranged, wire)
-        return cast("list[ChatCompletionMessageParam]", wire)
+        messages = self._arranged(chat.sendable(self._with_ids), roles)
+        return cast("list[ChatCompletionMessageParam]", chat.accepted(messages))
 
-    def to_anthropic(self, *, cache_control: bool = False) -> dict[str, Any]:
+    def to_anthropic(self, *, cache_control: bool = False, model: str | None = None) -> dict[str, Any]:
         """Return the arguments ``system`` and ``messages`` of ``client.messages.create`` of the ``anthropic`` package.
 
         System and developer messages are blocks of ``system``. If there are none, ``system`` is missing. With
         ``cache_control`` at most three blocks are marked for the provider's cache: the last one of the system prompt
-        and the pinned messages, the summary, and the last one that the next context will have too.
+        and the pinned messages, the summary, and the last one that the next context will have too. With ``model``, the
+        thoughts of other models are left out.
         """
         marks = set()
         if cache_control:
             ends = [count for count, part in enumerate(self._leading, 1) if part.name != "summary"]
             marks = {*ends[-1:], len(self._leading), self._unchanging}
-        return anthropic.to_anthropic(self._messages, marks)
+        return anthropic.to_anthropic(self._with_ids, marks, model)
 
-    def to_responses(self, roles: Roles | None = None) -> list[ResponseInputItemParam]:
-        """Return the messages as input items of OpenAI's Responses API. See :meth:`to_openai` for ``roles``."""
-        return cast("list[ResponseInputItemParam]", responses.to_responses(self._arranged(roles)))
+    def to_responses(self, roles: Roles | None = None, *, model: str | None = None) -> list[ResponseInputItemParam]:
+        """Return the messages as input items of OpenAI's Responses API. See :meth:`to_openai` for ``roles``.
 
-    def _arranged(self, roles: str | None) -> Sequence[ChatMessage]:
+        With ``model``, the thoughts of other models are left out.
+        """
+        messages = self._arranged(self._with_ids, roles)
+        return cast("list[ResponseInputItemParam]", responses.to_responses(messages, model))
+
+    @functools.cached_property
+    def _with_ids(self) -> Sequence[ChatMessage]:
+        positions = [*(part.position for part in self._leading), *(row.position for row in self._tail)]
+        return calls.with_ids(self._messages, positions)
+
+    def _arranged(self, messages: Sequence[ChatMessage], roles: str | None) -> Sequence[ChatMessage]:
         roles = roles or self._roles
         if roles not in ROLES:
             raise InvalidArgument(f"roles must be one of {', '.join(ROLES)}, not {roles!r}.")
         if roles == "alternating":
-            return chat.alternating(self._messages)
-        return chat.merged_system(self._messages) if roles == "one_system" else self._messages
+            return chat.alternating(messages)
+        return chat.merged_system(messages) if roles == "one_system" else messages
 
     def to_text(self) -> str:
         """Return the messages as lines of ``role: text``, for people and for models that take one text.

@@ -10,8 +10,7 @@ from typing import Any
 
 from django_convmemory.context.wire import responses
 from django_convmemory.exceptions import InvalidMessage
-from django_convmemory.messages import REASONING, ChatMessage, as_text, called, freeze, thaw
-from django_convmemory.rules.counters import RESPONSES
+from django_convmemory.messages import REASONING, RESPONSES, ChatMessage, as_text, called, freeze, thaw
 
 Item = dict[str, Any]
 

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django_convmemory import signals
+from django_convmemory.context.wire import forms
 from django_convmemory.exceptions import InvalidMessage
-from django_convmemory.messages import coerce
+from django_convmemory.messages import ChatMessage
 from django_convmemory.operations import arguments
 from django_convmemory.operations.arguments import Named
 from django_convmemory.operations.folding import BaseMemory
@@ -144,7 +145,9 @@ class Append(BaseMemory):
 
     def entries(self, messages: Sequence[Any], *, usage: Any = None, created_at: Any = None) -> list[Entry]:
         """Return the messages, checked and counted. Raises InvalidMessage."""
-        values = [coerce(message) for message in messages]
+        # Usually each message is a text.
+        is_plain = not [each for each in messages if type(each) is not ChatMessage or type(each.content) is not str]
+        values = list(messages) if is_plain else forms.chat_messages(messages)
         limit, count = self.options.max_message_bytes, self.counter.count
         for value in values:
             if (size := value.size(limit)) > limit:

@@ -17,9 +17,9 @@ from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
 from django_convmemory import exceptions
 from django_convmemory.context import assembly
 from django_convmemory.context.assembly import Context
-from django_convmemory.context.wire import replies
+from django_convmemory.context.wire import forms, replies
 from django_convmemory.context.wire.replies import Chunks, Reply
-from django_convmemory.messages import ChatMessage, called, coerce
+from django_convmemory.messages import ChatMessage, called
 from django_convmemory.operations import arguments
 from django_convmemory.operations.arguments import Named
 from django_convmemory.operations.load import Load
@@ -362,7 +362,9 @@ class Turns(Load):
             if isinstance(question, (str, list, tuple)):
                 message = ChatMessage.human(question, metadata=metadata or {})
             else:
-                message = coerce(question)
+                message, *results = forms.chat_messages([question])
+                if results:
+                    raise exceptions.InvalidMessage("A question is one message. Store results of tools with append().")
                 message = dataclasses.replace(message, metadata=metadata) if metadata else message  # type: ignore[arg-type]
             if message.role != "user":
                 raise exceptions.InvalidMessage(f"A question is a message of the user, not of the {message.role}.")

@@ -9,15 +9,16 @@ from __future__ import annotations
 import datetime as dt
 import functools
 import hashlib
+import itertools
 import json
 import os
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from django_convmemory.exceptions import InvalidMessage, ToolResultRefused, TooManyPinned
-from django_convmemory.messages import CHAT, PINNED_ROLES, REASONING, ChatMessage
+from django_convmemory.messages import CHAT, PINNED_ROLES, REASONING, RESPONSES, ChatMessage
 from django_convmemory.rules.exchanges import MessageRef
 from django_convmemory.rules.strategies import Threshold
 from django_convmemory.rules.turns import Step
@@ -59,10 +60,6 @@ class Row(NamedTuple):
     answers: int | None
 
 
-# The items of OpenAI's Responses API. In one response the assistant gives a run of them: thoughts, texts and calls.
-RESPONSES = "responses"
-
-
 class Previous(NamedTuple):
     """The message at the end of a session, as far as the next item of the same format depends on it.
 
@@ -94,7 +91,7 @@ class Counters(NamedTuple):
     - ``covered_*`` count those of them that the current summary covers.
     - ``settled_tokens`` are the unpinned tokens before the newest exchange. It begins at ``newest_position``.
     - ``call_position`` is the position of the newest assistant message if that made calls, or 0.
-    - ``exchange_calls`` has the hashed ids of these calls.
+    - ``exchange_calls`` has the hashed ids of these calls: see :func:`call_marks`.
     - ``open_calls`` has those without a result. If it is empty, no exchange is open.
     """
 
@@ -181,7 +178,7 @@ class Counters(NamedTuple):
         settled, newest = self.settled_tokens, self.newest_position
         call_position, exchange_calls, open_calls = self.call_position, self.exchange_calls, self.open_calls
         if message.role == "tool" and answers is not None:
-            open_calls = open_calls.replace(call_mark(message.tool_call_id or ""), "")
+            open_calls = _without_answered(open_calls, exchange_calls, message.tool_call_id or "")
         elif answers is not None:
             calls = call_marks(message.call_ids, already=exchange_calls if open_calls else "")
             if calls and open_calls:
@@ -248,7 +245,7 @@ def rewound(
     open_calls = calls = call_marks(call_id for row in items for call_id in row.message.call_ids)
     for row in continuing:
         if row.message.tool_call_id is not None:
-            open_calls = open_calls.replace(call_mark(row.message.tool_call_id), "")
+            open_calls = _without_answered(open_calls, calls, row.message.tool_call_id)
     # The exchange that began last is the newest one if nothing came after what continues it.
     newest = last
     if spoke is not None and (open_calls or last.answers == spoke.position):
@@ -275,10 +272,29 @@ def call_mark(call_id: str) -> str:
     return "|" + hashlib.sha256(call_id.encode()).hexdigest()[:16]
 
 
+# Begins the mark of a call with an id that another one of the exchange has: some servers use the function's name.
+REPEATED = "~"
+
+
 def call_marks(call_ids: Iterable[str], already: str = "") -> str:
-    """Return the marks of all ``call_ids`` that are not in ``already``, each once."""
-    marks = dict.fromkeys(map(call_mark, call_ids))
-    return "".join([mark for mark in marks if mark not in already]) if already else "".join(marks)
+    """Return the marks of calls that join those in ``already``. The n-th call with an id has a mark of its own."""
+    marks = ""
+    for call_id in call_ids:
+        marks += next(mark for mark in _marks(call_id) if mark not in marks and mark not in already)
+    return marks
+
+
+def _marks(call_id: str) -> Iterator[str]:
+    """Yield the marks of the first, the second and each later call with this id."""
+    yield call_mark(call_id)
+    for number in itertools.count(2):
+        yield REPEATED + call_mark(f"{number} {call_id}")[1:]
+
+
+def _without_answered(open_calls: str, exchange_calls: str, call_id: str) -> str:
+    """Return the open calls of an exchange without the first one with this id: it has its result."""
+    first = next(mark for mark in _marks(call_id) if mark in open_calls or mark not in exchange_calls)
+    return open_calls.replace(first, "")
 
 
 def new_ids(count: int) -> tuple[uuid.UUID, ...]:

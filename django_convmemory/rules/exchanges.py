@@ -10,6 +10,7 @@ They are one exchange, too. Those after the first one have its position, and so 
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import datetime as dt
 from collections.abc import Iterable, Sequence
@@ -92,22 +93,29 @@ def redacted(message: ChatMessage) -> ChatMessage:
 def well_formed(rows: Iterable[MessageRef]) -> list[MessageRef]:
     """Return unpinned messages as a provider accepts them: every call with its result, every result with its call.
 
-    Results stand directly after their call, in the order of the calls. If a result is repeated, the last one counts. A
-    call without a result gets a placeholder, with position 0 and 0 tokens. A result without its call is left out.
+    Results stand directly after their call, in the order of the calls. The n-th result with an id answers the n-th call
+    with it. If there are more results than calls, the last one counts. A call without a result gets a placeholder, with
+    position 0 and 0 tokens. A result without its call is left out.
     """
     rows = list(rows)
-    results: dict[tuple[int, str], MessageRef] = {}
+    results: dict[tuple[int, str], list[MessageRef]] = {}
+    calls: collections.Counter[tuple[int, str]] = collections.Counter()
     for row in rows:
         if row.answers is not None and row.message.tool_call_id is not None:
-            results[row.answers, row.message.tool_call_id] = row
+            results.setdefault((row.answers, row.message.tool_call_id), []).append(row)
+        begins = row.position if row.answers is None else row.answers
+        calls.update((begins, call_id) for call_id in row.message.call_ids)
+    for call, found in results.items():
+        if 0 < calls[call] < len(found):
+            found[calls[call] - 1 :] = found[-1:]
     arranged = []
     for row in rows:
         if row.message.role == "tool":
             continue
         arranged.append(row)
-        for call_id in dict.fromkeys(row.message.call_ids):
-            # One exchange can have several messages with calls. The results answer where it begins.
-            begins = row.position if row.answers is None else row.answers
-            result = results.get((begins, call_id))
-            arranged.append(result or MessageRef(0, ChatMessage.tool(NO_RESULT, call_id), 0, begins))
+        # One exchange can have several messages with calls. The results answer where it begins.
+        begins = row.position if row.answers is None else row.answers
+        for call_id in row.message.call_ids:
+            answers = results.get((begins, call_id)) or [MessageRef(0, ChatMessage.tool(NO_RESULT, call_id), 0, begins)]
+            arranged.append(answers.pop(0))
     return arranged

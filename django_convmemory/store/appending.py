@@ -97,6 +97,9 @@ def append_new(using: str, name: SessionName, batch: Batch, threshold: Threshold
             receipt = values.Receipt(first, last, batch.tokens, advanced.due, replayed=False, ids=batch.ids)
             return values.Appended(advanced.session_id, receipt, advanced.turned_due, advanced.epoch)
         _prepare(using, name, batch)
+        if batch.leading_results:
+            # Perhaps two calls have one id, which no statement tells apart.
+            work, single = functools.partial(_append_locking, *work.args), False
     raise _contended(name)
 
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from django_convmemory import clock
-from django_convmemory.rules.counters import MAX_PINNED, Batch, Row
+from django_convmemory.rules.counters import MAX_PINNED, REPEATED, Batch, Row
 from django_convmemory.rules.strategies import Threshold, View
 from django_convmemory.rules.turns import Does
 from django_convmemory.rules.values import SessionName
@@ -134,6 +134,7 @@ def _advancing(vendor: str, name: SessionName, batch: Batch, threshold: Threshol
         params |= {"turn": step.token, "turn_seconds": clock.later(vendor, step.seconds)}
         params |= {"epoch": step.epoch, "at_position": step.last_position, "question": step.question}
     if batch.leading_results:
+        params["repeated"] = f"%{REPEATED}%"
         for number, mark in enumerate(dict.fromkeys(batch.leading_results)):
             params |= {f"result{number}": mark, f"like{number}": f"%{mark}%"}
     if after.pinned:
@@ -283,6 +284,8 @@ def _conditions(shape: _Shape) -> list[str]:
         before = shape.results if shape.repeats else shape.results - 1
         conditions.append(f"{_without(before)} <> ''")
         conditions += [f"exchange_calls LIKE %(like{number})s" for number in range(shape.results)]
+        # Which of several calls with one id a result answers is not computed here.
+        conditions.append("exchange_calls NOT LIKE %(repeated)s")
     if shape.pinned:
         conditions.append("pinned_count <= %(max_pinned)s")
     if shape.by_id:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from django_convmemory.context.assembly import assemble
+from django_convmemory.context.wire import calls
 from django_convmemory.context.wire.anthropic import to_anthropic
 from django_convmemory.messages import ChatMessage
 from django_convmemory.rules.exchanges import NO_RESULT
@@ -26,7 +27,7 @@ def text(content: str) -> dict[str, Any]:
 
 def said(*messages: ChatMessage) -> list[tuple[str, list[dict[str, Any]]]]:
     """The role and the blocks of each message. The request is valid."""
-    arguments = to_anthropic(messages)
+    arguments = to_anthropic(calls.with_ids(messages, range(1, len(messages) + 1)))
     assert list(validators.anthropic(arguments)) == []
     return [(message["role"], message["content"]) for message in arguments["messages"]]
 
@@ -91,6 +92,7 @@ def test_blank_texts_are_left_out_and_white_space_at_the_end_of_the_assistants()
     ) == [
         ("user", [text("Hi.")]),
         ("assistant", [text("Hello.")]),
+        ("user", [text("[The conversation continues.]")]),
     ]
 
 
@@ -131,20 +133,27 @@ def test_ids_that_are_refused_are_replaced_in_pairs() -> None:
     ]
     long = "a" * 100
     first, second = ids(ChatMessage.human("?"), asked(long), ChatMessage.tool("1", long))
-    assert first == second == "a" * 56
+    assert first == second == "a" * 40
+    other = asked(long + "b")
+    assert (
+        ids(ChatMessage.human("?"), asked(long), ChatMessage.tool("1", long), other, ChatMessage.tool("2", long + "b"))[
+            -1
+        ]
+        == "a" * 38 + "_4"
+    )
 
 
 def test_ids_that_repeat_are_replaced_in_pairs_and_stay_when_messages_are_added() -> None:
     pair = [asked("a"), ChatMessage.tool("1", "a")]
     shown = ids(ChatMessage.human("?"), *pair, *pair, asked("a_2"), ChatMessage.tool("1", "a_2"))
-    assert shown == ["a", "a", "a_2", "a_2", "a_2_2", "a_2_2"]
+    assert shown == ["a", "a", "a_4", "a_4", "a_2", "a_2"]
     assert ids(ChatMessage.human("?"), *pair, *pair) == shown[:4]
 
 
 def test_ids_that_repeat_very_often_are_replaced_in_a_short_time() -> None:
     pair = [asked("call_0"), ChatMessage.tool("1", "call_0")]
     # In quadratic time it would take minutes.
-    assert ids(ChatMessage.human("?"), *pair * 30_000)[-1] == "call_0_30000"
+    assert ids(ChatMessage.human("?"), *pair * 30_000)[-1] == "call_0_60000"
 
 
 def test_marks_of_the_site_do_not_add_up() -> None:
@@ -153,9 +162,12 @@ def test_marks_of_the_site_do_not_add_up() -> None:
     assert said(*[ChatMessage.human([marked_image])] * 5) == [("user", [image] * 5)]
 
 
-def test_a_call_that_is_made_twice_with_one_id_has_its_result_twice() -> None:
-    twice = ChatMessage.ai(tool_calls=[call("a"), call("a")])
-    assert ids(ChatMessage.human("?"), twice, ChatMessage.tool("1", "a")) == ["a", "a_2", "a", "a_2"]
+def test_two_calls_of_a_message_with_one_id_have_two_ids() -> None:
+    three = ChatMessage.ai(tool_calls=[call("a")] * 3)
+    results = [ChatMessage.tool(content, "a") for content in "123"]
+    assert ids(ChatMessage.human("?"), three, *results) == ["a", "a_2", "a_2_2"] * 2
+    blocks = said(ChatMessage.human("?"), three, *results)[-1][1]
+    assert [block["content"][0]["text"] for block in blocks] == ["1", "2", "3"]
 
 
 def test_names_of_tools_have_few_characters() -> None:
@@ -204,7 +216,7 @@ def test_what_is_no_text_is_an_image_a_document_or_its_type(part: dict[str, Any]
 def test_a_refusal_is_what_the_assistant_said() -> None:
     refused = ChatMessage.ai(extra={"refusal": "I can't."})
     part = ChatMessage.ai([{"type": "refusal", "refusal": "I won't."}])
-    assert said(ChatMessage.human("?"), refused, part)[-1] == ("assistant", [text("I can't."), text("I won't.")])
+    assert said(ChatMessage.human("?"), refused, part)[1] == ("assistant", [text("I can't."), text("I won't.")])
 
 
 # The marks for the cache.

@@ -158,11 +158,14 @@ def test_what_is_added_counts_but_leaves_nothing_out() -> None:
     assert not exact.over_budget
 
 
-def test_an_assistant_without_a_word_gets_an_empty_text() -> None:
-    parts: list[dict[str, Any]] = []
-    said = [ChatMessage.ai(), ChatMessage.ai(parts), ChatMessage.ai(extra={"refusal": "No."})]
+def test_a_message_without_a_word_is_not_sent() -> None:
+    blank = [{"type": "text", "text": " "}]
+    said = [ChatMessage.ai(), ChatMessage.ai([]), ChatMessage.ai("\n"), ChatMessage.human(""), ChatMessage.human(blank)]
+    refused, calling = ChatMessage.ai(extra={"refusal": "No."}), ChatMessage.ai("", tool_calls=[call("a")])
+    said += [refused, calling, ChatMessage.tool("", "a")]
     context = Context([], [MessageRef(number, message, 3) for number, message in enumerate(said, 1)])
-    assert [message.get("content", "missing") for message in context.to_openai()] == ["", "", "missing"]
+    assert [message.get("content") for message in context.to_openai()] == [None, None, ""]
+    assert context.stable_prefix == 3
 
 
 def test_the_prefix_that_stays_ends_before_an_open_exchange() -> None:

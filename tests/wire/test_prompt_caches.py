@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 from django_convmemory.context.assembly import Context
+from django_convmemory.context.wire import chat
 from django_convmemory.context.wire.chat import alternating
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.handles import ConversationMemory
@@ -81,9 +82,10 @@ def test_with_alternating_roles_too(conversation: list[ChatMessage], budget: int
     for memory in validity.memories(roles="alternating", summary_role=summary_role):
         for before, after in itertools.pairwise(loaded(memory, conversation, budget)):
             if is_continued(before, after) and before.stable_prefix:
-                prefix = list(before)[: before.stable_prefix]
+                prefix = chat.sendable(list(before))[: before.stable_prefix]
                 wire = [message.to_openai() for message in alternating(prefix)]
-                assert [message.to_openai() for message in alternating(list(after))][: len(wire)] == wire
+                later = alternating(chat.sendable(list(after)))
+                assert [message.to_openai() for message in later][: len(wire)] == wire
 
 
 def loaded(memory: ConversationMemory, conversation: Sequence[Any], budget: int | None = None) -> list[Context]:

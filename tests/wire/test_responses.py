@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from django_convmemory.context.wire import calls
 from django_convmemory.context.wire.responses import to_responses
 from django_convmemory.messages import ChatMessage
 from tests.conversations import call
@@ -14,7 +15,7 @@ from tests.wire import validators
 
 def items(*messages: ChatMessage) -> list[dict[str, Any]]:
     """The items. The request is valid."""
-    wire = to_responses(messages)
+    wire = to_responses(calls.with_ids(messages, range(1, len(messages) + 1)))
     assert list(validators.responses(wire)) == []
     return wire
 
@@ -51,7 +52,7 @@ def test_custom_tools_have_items_of_their_own() -> None:
 
 def test_ids_that_repeat_are_replaced_in_pairs() -> None:
     pair = [ChatMessage.ai(tool_calls=[call("a")]), ChatMessage.tool("1", "a")]
-    assert [item["call_id"] for item in items(*pair, *pair)] == ["a", "a", "a_2", "a_2"]
+    assert [item["call_id"] for item in items(*pair, *pair)] == ["a", "a", "a_3", "a_3"]
 
 
 def test_an_assistant_without_a_word_has_no_item() -> None:

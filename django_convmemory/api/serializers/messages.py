@@ -16,7 +16,8 @@ from rest_framework.exceptions import ErrorDetail
 from django_convmemory import models
 from django_convmemory.api import conf
 from django_convmemory.api.serializers import base
-from django_convmemory.context.wire.anthropic import DATA_URL, IMAGE_TYPES
+from django_convmemory.content_parts import DATA_URL
+from django_convmemory.context.wire.anthropic import IMAGE_TYPES
 from django_convmemory.context.wire.chat import LONGEST_NAME, REFUSED_IN_NAME
 from django_convmemory.exceptions import InvalidMessage
 from django_convmemory.messages import MODEL_KINDS, ROLES, ChatMessage

@@ -13,23 +13,25 @@ Source: the reference of "Create a Message", and the guides on tool use, vision,
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NoReturn
 
+from django_convmemory import content_parts
 from django_convmemory.context.wire import calls
 from django_convmemory.context.wire.chat import CONTINUES
-from django_convmemory.messages import ChatMessage, thaw
+from django_convmemory.messages import ANTHROPIC, ChatMessage, thaw
 
 _Block = dict[str, Any]
 IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
-DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,(.*)", re.DOTALL)
 
 
-def to_anthropic(messages: Sequence[ChatMessage], marks: Collection[int] = ()) -> dict[str, Any]:
+def to_anthropic(
+    messages: Sequence[ChatMessage], marks: Collection[int] = (), model: str | None = None
+) -> dict[str, Any]:
     """Return ``system`` and ``messages`` for ``client.messages.create``. Without instructions there is no ``system``.
 
-    ``marks`` are numbers of messages. After so many messages, a mark for the cache stands on the last block.
+    ``marks`` are numbers of messages. After so many messages, a mark for the cache stands on the last block. Thoughts
+    of another model than ``model`` are left out.
     """
     instructions = [message for message in messages if message.pinned]
     others = messages[len(instructions) :]
@@ -40,17 +42,21 @@ def to_anthropic(messages: Sequence[ChatMessage], marks: Collection[int] = ()) -
         if number in marks:
             _mark(system)
     for turn in calls.turns(others):
-        _add(wire, "user" if turn.message.role == "user" else "assistant", _said(turn))
+        _add(wire, "user" if turn.message.role == "user" else "assistant", _said(turn, model))
         if len(instructions) + turn.through in marks:
             _mark(wire[-1]["content"] if wire else system)
         _add(wire, "user", [_result(call) for call in turn.calls])
         if len(instructions) + turn.end in marks:
             _mark(wire[-1]["content"] if wire else system)
+    last = others[-1].extra.get(ANTHROPIC, {}) if others else {}
+    if wire and wire[-1]["role"] == "assistant" and last.get("stop_reason") != "pause_turn":
+        # Newer models refuse to go on with the beginning of a reply.
+        _add(wire, "user", _text_blocks([CONTINUES.text]))
     return {"system": system, "messages": wire} if system else {"messages": wire}
 
 
 def _mark(blocks: list[_Block]) -> None:
-    if blocks:
+    if blocks and blocks[-1]["type"] not in calls.THOUGHTS:
         blocks[-1]["cache_control"] = {"type": "ephemeral"}
 
 
@@ -66,23 +72,39 @@ def _add(wire: list[dict[str, Any]], role: str, blocks: list[_Block]) -> None:
         wire.append({"role": role, "content": blocks})
 
 
-def _said(turn: calls.CallingTurn) -> list[_Block]:
+def _said(turn: calls.CallingTurn, model: str | None) -> list[_Block]:
     """Return the blocks of what somebody said, and of the calls that the assistant made."""
     message = turn.message
     if message.role == "user":
         blocks = _blocks(message)
         # There is no field for the name of a user.
         return [{"type": "text", "text": f"{message.name}:"}, *blocks] if message.name and blocks else blocks
+    if own := calls.own_form(message, ANTHROPIC, model):
+        made = iter(turn.calls)
+        ids = [{"id": next(made).id} if block["type"] in calls.CALLS else {} for block in own]
+        return [{**_unmarked(block), **more} for block, more in zip(own, ids, strict=True) if _is_whole(block)]
     blocks = _text_blocks(text.rstrip() for text in calls.texts(message))
     for call in turn.calls:
         blocks.append({"type": "tool_use", "id": call.id, "name": call.name, "input": _input(call)})
     return blocks
 
 
+def _unmarked(block: Mapping[str, Any]) -> _Block:
+    """Return a block as it came, without a mark for the cache. A request has few marks, and they are ours."""
+    return {field: value for field, value in thaw(block).items() if field != "cache_control"}
+
+
+def _is_whole(block: Mapping[str, Any]) -> bool:
+    """Whether Anthropic takes a block back: a text has words, and a thought its signature."""
+    field = {"text": "text", "thinking": "signature"}.get(block["type"], "type")
+    return bool(str(block.get(field) or "").strip())
+
+
 def _result(call: calls.ToolCall) -> _Block:
     block: _Block = {"type": "tool_result", "tool_use_id": call.id}
     content = _blocks(call.result)
-    return {**block, "content": content} if content else block
+    failed = {"is_error": True} if call.result.extra.get(ANTHROPIC, {}).get("is_error") else {}
+    return {**block, "content": content, **failed} if content else {**block, **failed}
 
 
 def _input(call: calls.ToolCall) -> dict[str, Any]:
@@ -114,21 +136,21 @@ def _blocks(message: ChatMessage) -> list[_Block]:
 
 def _block(part: Mapping[str, Any]) -> list[_Block]:
     """Return a content part as a block, or its type in brackets if there is no such block."""
-    if isinstance(part.get("text"), str):
-        return _text_blocks([part["text"]])
-    image, file = part.get("image_url"), part.get("file")
-    if isinstance(image, Mapping) and (source := _image_source(str(image.get("url", "")))):
-        return [{"type": "image", "source": source}]
-    match = DATA_URL.fullmatch(str(file.get("file_data", ""))) if isinstance(file, Mapping) else None
-    if match and match[1] == "application/pdf":
-        return [{"type": "document", "source": {"type": "base64", "media_type": match[1], "data": match[2]}}]
-    if part["type"] in ("image", "document") and isinstance(part.get("source"), Mapping):
-        # A site may have marked it for the cache when it was new. A request has few marks, and they are ours.
-        return [{field: value for field, value in thaw(part).items() if field != "cache_control"}]
-    return [{"type": "text", "text": f"[{part['type']}]"}]
+    read = content_parts.read(part)
+    source: dict[str, str] | None = None
+    if read.kind == "text":
+        return _text_blocks([read.text])
+    if read.media_type in {"image": ("", *IMAGE_TYPES), "file": ("", "application/pdf")}.get(read.kind, ()):
+        source = _source(read)
+    if "source" in part and (source or read.file_id):
+        # It is Anthropic's own, perhaps with a title or citations.
+        return [{**_unmarked(part), "source": source or thaw(part["source"])}]
+    if source is None:
+        return [{"type": "text", "text": f"[{part['type']}]"}]
+    return [{"type": "image" if read.kind == "image" else "document", "source": source}]
 
 
-def _image_source(url: str) -> dict[str, str] | None:
-    if match := DATA_URL.fullmatch(url):
-        return {"type": "base64", "media_type": match[1], "data": match[2]} if match[1] in IMAGE_TYPES else None
-    return {"type": "url", "url": url} if url.startswith("https://") else None
+def _source(part: content_parts.ContentPart) -> dict[str, str] | None:
+    if part.data:
+        return {"type": "base64", "media_type": part.media_type, "data": part.data}
+    return {"type": "url", "url": part.url} if part.url.startswith("https://") else None

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from django_convmemory.messages import ChatMessage, dumps, text_parts
+from django_convmemory import content_parts
+from django_convmemory.messages import ChatMessage, called, said_elsewhere
 
-# Both Anthropic and OpenAI's Responses API accept such ids.
-_VALID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+# Every provider accepts such ids. OpenAI's chat completions refuse longer ones.
+_VALID = re.compile(r"[a-zA-Z0-9_-]{1,40}")
 _INVALID = re.compile(r"[^a-zA-Z0-9_-]")
-_ROOM_FOR_NUMBER = 8
-_LONGEST_NAME = 128
+_LONGEST_ID = 40
+# The calls that a message has, in the forms of their providers, and its thoughts.
+CALLS = frozenset({"tool_use", "function_call", "custom_tool_call"})
+THOUGHTS = frozenset({"thinking", "redacted_thinking", "reasoning"})
+# What names, by its id, that a thought of the Responses API comes before it.
+_FOLLOWING = frozenset({"message", "function_call", "custom_tool_call"})
+_LONGEST_NAME = 64
 
 
 class ToolCall(NamedTuple):
-    """A tool call. ``id`` is unique in the request, and ``name`` has no character that a provider refuses.
+    """A tool call. Its ``name`` has no character that a provider refuses.
 
     ``arguments`` is JSON, or any text for a custom tool.
     """
@@ -40,66 +48,90 @@ class CallingTurn(NamedTuple):
     end: int
 
 
-def turns(messages: Sequence[ChatMessage]) -> Iterator[CallingTurn]:
-    """Yield the turns of well-formed ``messages``: each result stands directly after the message that made the call.
+def with_ids(messages: Sequence[ChatMessage], positions: Sequence[int | None]) -> Sequence[ChatMessage]:
+    """Return well-formed ``messages`` with ids of calls that are unique and that every provider accepts.
 
-    An id that providers refuse, or that an earlier call has, is replaced. The replacement depends on the messages
-    before it only, so it stays the same when messages are added.
+    An id that an earlier call has gets the message's position after it, so that it stays the same in later contexts.
     """
-    used: dict[str, int] = {}
+    if not [message for message in messages if message.tool_calls]:
+        return messages
+    used: set[str] = set()
+    waiting: list[str] = []
+    changed: list[ChatMessage] = []
+    for message, position in zip(messages, positions, strict=True):
+        if message.role == "tool" and waiting:
+            call_id = waiting.pop(0)
+            if call_id != message.tool_call_id:
+                message = dataclasses.replace(message, tool_call_id=call_id)
+        elif message.tool_calls:
+            waiting = [_unique(call_id, position, used) for call_id in message.call_ids]
+            if waiting != list(message.call_ids):
+                calls = [{**call, "id": call_id} for call, call_id in zip(message.tool_calls, waiting, strict=True)]
+                message = dataclasses.replace(message, tool_calls=calls)  # type: ignore[arg-type]
+        changed.append(message)
+    return changed
+
+
+def _unique(call_id: str, position: int | None, used: set[str]) -> str:
+    """Return ``call_id``, or an id in its place that is valid and not in ``used``. Add it to ``used``."""
+    whole = call_id if _VALID.fullmatch(call_id) else _INVALID.sub("_", call_id)
+    unique = whole[:_LONGEST_ID]
+    numbers = itertools.count(2)
+    suffix = f"_{position}"
+    while unique in used:
+        unique = whole[: _LONGEST_ID - len(suffix)] + suffix
+        suffix = f"_{position}_{next(numbers)}"
+    used.add(unique)
+    return unique
+
+
+def turns(messages: Sequence[ChatMessage]) -> Iterator[CallingTurn]:
+    """Yield the turns of well-formed ``messages``: each result stands directly after the message that made the call."""
     index = 0
     while index < len(messages):
         message = messages[index]
         index = through = index + 1
-        results = {}
-        while index < len(messages) and messages[index].role == "tool":
-            results[messages[index].tool_call_id] = messages[index]
-            index += 1
-        calls = [_call(call, _unique(call["id"], used), results[call["id"]]) for call in message.tool_calls]
+        results = messages[index : index + len(message.tool_calls)]
+        index += len(results)
+        calls = [_call(call, call["id"], result) for call, result in zip(message.tool_calls, results, strict=True)]
         yield CallingTurn(message, calls, through, index)
 
 
 def _call(call: Mapping[str, Any], call_id: str, result: ChatMessage) -> ToolCall:
-    custom = call.get("custom")
-    if isinstance(custom, Mapping):
-        return ToolCall(call_id, "custom", _name(custom), _text(custom.get("input")), result)
-    function = call.get("function")
-    if not isinstance(function, Mapping):
-        function = {}
-    return ToolCall(call_id, "function", _name(function), _text(function.get("arguments")), result)
+    kind: Literal["function", "custom"] = "custom" if isinstance(call.get("custom"), Mapping) else "function"
+    return ToolCall(call_id, kind, *name_and_arguments(call), result)
 
 
-def _name(function: Mapping[str, Any]) -> str:
-    return _INVALID.sub("_", str(function.get("name", "")))[:_LONGEST_NAME] or "_"
-
-
-def _text(arguments: Any) -> str:
-    """Return the arguments of a call as text. Some servers send them as an object."""
-    return arguments if isinstance(arguments, str) else "" if arguments is None else dumps(arguments)
-
-
-def _unique(call_id: str, used: dict[str, int]) -> str:
-    """Return ``call_id``, or an id in its place that is valid and not in ``used``. Add it to ``used``.
-
-    The value of an id in ``used`` is the last number that was put after it. Some servers give each call the same id.
-    """
-    unique = call_id
-    if not _VALID.fullmatch(call_id):
-        unique = _INVALID.sub("_", call_id)[: 64 - _ROOM_FOR_NUMBER]
-    if unique in used:
-        base = unique[: 64 - _ROOM_FOR_NUMBER]
-        number = used.get(base, 1) + 1
-        while (unique := f"{base}_{number}") in used:
-            number += 1
-        used[base] = number
-    used[unique] = 1
-    return unique
+def name_and_arguments(call: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the name of a call as providers accept it, and the arguments as text. Some servers send an object."""
+    name, arguments = called(call)
+    return _INVALID.sub("_", name)[:_LONGEST_NAME] or "_", arguments
 
 
 def texts(message: ChatMessage) -> list[str]:
-    """Return the texts of a message: of its parts, and the model's refusal."""
+    """Return the texts of a message: of its parts, the model's refusal, and what it has spoken."""
     content = message.content
-    found = [content] if isinstance(content, str) else text_parts(content or ())
-    parts = content if isinstance(content, tuple) else ()
-    found += [part["refusal"] for part in (*parts, message.extra) if isinstance(part.get("refusal"), str)]
-    return [text for text in found if text]
+    found = [content] if isinstance(content, str) else content_parts.texts(content or ())
+    return [text for text in (*found, *said_elsewhere(message.extra)) if text]
+
+
+def own_form(message: ChatMessage, form: str, model: str | None) -> Sequence[Mapping[str, Any]]:
+    """Return the blocks or items that a reply had in the form of its provider, or () if it has none.
+
+    Without thoughts, if they are those of another model than ``model``.
+    """
+    own = message.extra.get(form)
+    if message.role != "assistant" or not isinstance(own, Mapping):
+        return ()
+    parts = [part for part in own.get("content") or () if isinstance(part, Mapping)]
+    if len(message.tool_calls) != sum(part.get("type") in CALLS for part in parts):
+        return ()
+    while parts and parts[-1].get("type") == "reasoning":  # It was cut off before what it belongs to.
+        parts.pop()
+    if model and own.get("model") not in (None, model):
+        parts = [
+            {name: value for name, value in part.items() if name != "id" or part.get("type") not in _FOLLOWING}
+            for part in parts
+            if part.get("type") not in THOUGHTS
+        ]
+    return parts

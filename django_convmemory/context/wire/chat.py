@@ -8,12 +8,15 @@ it refuses: ``Expected a string that matches the pattern '^[^\\s<|\\\\/>]+$'``.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from django_convmemory import messages as chat_messages
+from django_convmemory import content_parts, messages as chat_messages
+from django_convmemory.context.wire import calls
 from django_convmemory.messages import ChatMessage, FrozenDict
 
 # What stands where a strict template wants a message and nobody said anything.
@@ -26,36 +29,109 @@ LONGEST_NAME = 64
 
 
 # An assistant's message with one of them may be without content.
-_IN_PLACE_OF_CONTENT = ("tool_calls", "function_call", "refusal", "audio")
+_IN_PLACE_OF_CONTENT = ("function_call", "refusal", "audio")
+# The parts of chat completions besides texts. Servers for open models have the last two.
+_READ_PARTS = ("image_url", "file", "input_audio")
+_OWN_PARTS = (*_READ_PARTS, "video_url", "audio_url")
 
 
-def accepted(messages: Sequence[ChatMessage], wire: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return what OpenAI accepts of ``wire``, the ``messages`` in chat-completions form.
+def sendable(messages: Sequence[ChatMessage]) -> Sequence[ChatMessage]:
+    """Return what chat completions can say of well-formed ``messages``.
 
-    Each message has a content if nothing stands in its place, and no empty lists: some providers and clients put
-    ``tool_calls: []`` or null into a reply. A thought without words is left out.
+    A part that they do not have is its type in brackets. The files in results of tools are in a message of the user
+    after them. A message without a word, a call or a file is left out, as is a thought that only one provider reads.
     """
-    pairs = [
-        (message, fields)
-        for message, fields in zip(messages, wire, strict=True)
-        if message.kind != chat_messages.REASONING or not _is_wordless_thought(message)
-    ]
-    names = accepted_names(message for message, _ in pairs)
-    for _, fields in pairs:
+    if not [message for message in messages if _needs_care(message)]:
+        return messages
+    made: list[ChatMessage] = []
+    files: list[dict[str, Any]] = []
+    for message in messages:
+        if files and message.role != "tool":
+            made.append(ChatMessage.human(files))
+            files = []
+        if isinstance(message.content, tuple):
+            parts = [part for original in message.content for part in _part(original, message.role)]
+            if message.role == "tool":
+                files += [part for part in parts if part["type"] != "text"]
+                parts = [part if part["type"] == "text" else _text(f"[{part['type']}: see below]") for part in parts]
+            content: Any = parts or (None if message.role == "assistant" else "")
+            message = dataclasses.replace(message, content=content)
+        if message.extra.get("audio"):
+            message = _with_speech(message)
+        if message.role == "tool" or not _says_nothing(message):
+            made.append(message)
+    return [*made, ChatMessage.human(files)] if files else made
+
+
+def _needs_care(message: ChatMessage) -> bool:
+    content = message.content
+    return type(content) is not str or not content or content.isspace() or bool(message.extra)
+
+
+def _says_nothing(message: ChatMessage) -> bool:
+    if message.tool_calls or any(message.extra.get(field) for field in _IN_PLACE_OF_CONTENT):
+        return False
+    if message.kind == chat_messages.REASONING and message.extra:
+        return False  # A thought in a field of the server.
+    return not message.content or (isinstance(message.content, str) and message.content.isspace())
+
+
+def _with_speech(message: ChatMessage) -> ChatMessage:
+    """Return a spoken reply with the id of its sound. Once the provider has forgotten the sound, with its words."""
+    audio = message.extra["audio"]
+    extra = {field: value for field, value in message.extra.items() if field != "audio"}
+    if isinstance(audio, Mapping) and audio.get("id") and (audio.get("expires_at") or 0) > time.time():
+        return dataclasses.replace(message, extra={**extra, "audio": {"id": audio["id"]}})  # type: ignore[arg-type]
+    words = "\n".join(chat_messages.said_elsewhere({"audio": audio}))
+    return dataclasses.replace(message, content=message.content or words or None, extra=extra)  # type: ignore[arg-type]
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+def _part(part: Mapping[str, Any], role: str) -> list[dict[str, Any]]:
+    """Return a content part as chat completions have it, in a message with this role."""
+    form, read = part["type"], content_parts.read(part)
+    if read.kind == "text":
+        if form == "refusal" and role == "assistant":
+            return [chat_messages.thaw(part)]
+        if not read.text.strip():
+            return []
+        return [chat_messages.thaw(part) if form == "text" else _text(read.text)]
+    if role in ("user", "tool"):
+        detail = {"detail": read.detail} if read.detail else {}
+        if form in _OWN_PARTS and (read.has_content or form not in _READ_PARTS):
+            return [chat_messages.thaw(part)]
+        if read.kind == "image" and read.address:
+            return [{"type": "image_url", "image_url": {"url": read.address, **detail}}]
+        if read.kind == "file" and read.data:
+            return [{"type": "file", "file": {"filename": read.name or "file", "file_data": read.address}}]
+    elif isinstance(part.get("thinking"), list):  # Mistral's
+        return [chat_messages.thaw(part)]
+    return [_text(f"[{form}]")]
+
+
+def accepted(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
+    """Return ``messages`` in chat-completions form, with names that OpenAI accepts and without empty fields."""
+    wire = [message.to_openai() for message in messages]
+    # Usually each message is a role and a content, which every server accepts.
+    unusual = [fields for fields in wire if len(fields) != 2 or not fields.get("content")]
+    names = accepted_names(messages) if unusual else {}
+    for fields in unusual:
         if fields.get("name") is not None:
             fields["name"] = names[fields["name"]]
         if not fields.get("tool_calls", True):
             del fields["tool_calls"]
-        if fields.get("content") == []:
-            fields["content"] = None
-        if fields.get("content") is None and not any(fields.get(field) for field in _IN_PLACE_OF_CONTENT):
-            fields["content"] = ""
-    return [fields for _, fields in pairs]
-
-
-def _is_wordless_thought(message: ChatMessage) -> bool:
-    """Whether a thought is one that only the framework can read from which the item came."""
-    return message.content is None and not message.extra
+        for call in fields.get("tool_calls", ()):
+            form = "custom" if isinstance(call.get("custom"), dict) else "function"
+            name, arguments = calls.name_and_arguments(call)
+            details = call[form] if isinstance(call.get(form), dict) else {}
+            call[form] = details | {"name": name, "input" if form == "custom" else "arguments": arguments}
+            call["type"] = form
+        if fields["role"] == "assistant" and not str(fields.get("content") or "").strip():
+            fields["content"] = None  # Some providers refuse a blank text.
+    return wire
 
 
 def accepted_names(messages: Iterable[ChatMessage]) -> dict[str, str]:
@@ -152,7 +228,13 @@ def _merged(run: Sequence[ChatMessage]) -> ChatMessage:
         content if content or run[0].role == "user" else None,  # type: ignore[arg-type]
         name=run[0].name if len(names) == 1 else None,
         tool_calls=run[-1].tool_calls,
-        extra=FrozenDict(itertools.chain.from_iterable(message.extra.items() for message in run)),
+        # What one provider said in its own form is not joined.
+        extra=FrozenDict(
+            (field, value)
+            for message in run
+            for field, value in message.extra.items()
+            if field not in chat_messages.OWN_FORMS
+        ),
     )
 
 

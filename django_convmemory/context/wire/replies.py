@@ -5,12 +5,14 @@ Sources: the references of OpenAI's chat completions and Responses, and of Anthr
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from django_convmemory.context.wire import forms
 from django_convmemory.exceptions import InvalidMessage
-from django_convmemory.messages import ChatMessage, dumps, freeze
+from django_convmemory.messages import ChatMessage, freeze
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +52,7 @@ def read(result: Any) -> list[Reply]:
     if isinstance(result, str):
         return [Reply(ChatMessage.ai(_storable(result)))]
     if isinstance(result, ChatMessage):
-        return [Reply(result)]
+        return [Reply(message) for message in forms.chat_messages([result])]
     plain = _storable(_plain(result))
     usage = _usage(plain.get("usage"))
     if "choices" in plain or hasattr(result, "choices"):
@@ -60,11 +62,11 @@ def read(result: Any) -> list[Reply]:
         return [Reply(ChatMessage.from_openai(choice["message"]), usage, _cut_off(choice.get("finish_reason")))]
     if isinstance(plain.get("output"), list):
         reason = (plain.get("incomplete_details") or {}).get("reason")
-        return [Reply(_of_items(plain["output"]), usage, _cut_off(reason))]
-    if "stop_reason" in plain and isinstance(plain.get("content"), list):
-        return [Reply(_of_blocks(plain["content"]), usage, _cut_off(plain["stop_reason"]))]
-    if "role" in plain:
-        return [Reply(ChatMessage.from_openai(plain))]
+        return [Reply(forms.of_response(plain["output"], plain.get("model")), usage, _cut_off(reason))]
+    if "stop_reason" in plain:
+        return [Reply(forms.of_anthropic(plain)[0], usage, _cut_off(plain["stop_reason"]))]
+    if "role" in plain or "type" in plain:
+        return [Reply(message) for message in forms.chat_messages([plain])]
     raise InvalidMessage(
         f"Cannot read a reply from a {type(result).__name__}. Return a text, a message, or the reply of the openai or "
         "anthropic client."
@@ -113,34 +115,6 @@ def _message(text: str, calls: list[dict[str, Any]], refusal: str = "", extra: M
     return ChatMessage.from_openai(fields)
 
 
-def _call(call_id: Any, name: Any, arguments: str) -> dict[str, Any]:
-    return {"id": call_id, "type": "function", "function": {"name": name or "", "arguments": arguments}}
-
-
-def _of_items(items: list[Mapping[str, Any]]) -> ChatMessage:
-    """Return the message that the items of a response make together: their texts and calls."""
-    parts = [part for item in items if item.get("type") == "message" for part in item.get("content") or ()]
-    calls: list[dict[str, Any]] = []
-    for item in items:
-        if item.get("type") == "function_call":
-            calls.append(_call(item.get("call_id"), item.get("name"), item.get("arguments") or ""))
-        elif item.get("type") == "custom_tool_call":
-            custom = {"name": item.get("name"), "input": item.get("input") or ""}
-            calls.append({"id": item.get("call_id"), "type": "custom", "custom": custom})
-    refusal = "\n".join(part["refusal"] for part in parts if part.get("refusal"))
-    return _message("\n".join(part["text"] for part in parts if part.get("text")), calls, refusal)
-
-
-def _of_blocks(blocks: list[Mapping[str, Any]]) -> ChatMessage:
-    """Return the message that Anthropic's blocks make together: their texts and calls."""
-    calls = [
-        _call(block.get("id"), block.get("name"), dumps(block.get("input") or {}))
-        for block in blocks
-        if block.get("type") == "tool_use"
-    ]
-    return _message("\n".join(block["text"] for block in blocks if block.get("type") == "text"), calls)
-
-
 class Chunks:
     """The chunks of one message. ``text`` is what was said so far.
 
@@ -152,7 +126,10 @@ class Chunks:
         self.ended = False
         self.needs_end = False
         self._calls: dict[Any, dict[str, Any]] = {}
-        self._more: dict[str, str] = {}
+        self._more: dict[str, Any] = {}
+        # Of one of Anthropic's messages: its blocks, and its other fields.
+        self._blocks: dict[int, dict[str, Any]] = {}
+        self._own: dict[str, Any] = {}
         self._usage: dict[str, Any] = {}
         self._reason: Any = None
         self._whole: list[Reply] = []
@@ -162,12 +139,13 @@ class Chunks:
     @property
     def is_empty(self) -> bool:
         """Whether nothing was said."""
-        return not (self.text.strip() or self._calls or self._more or self._whole)
+        return not (self.text.strip() or self._calls or self._more or self._blocks or self._whole)
 
     @property
     def has_calls(self) -> bool:
         """Whether the message makes calls."""
-        return bool(self._calls) or any(reply.message.tool_calls for reply in self._whole)
+        whole = [*self._whole, *(self.replies() if self._blocks else ())]
+        return bool(self._calls) or any(reply.message.tool_calls for reply in whole)
 
     def begins_another(self, chunk: Any) -> bool:
         """Whether ``chunk`` belongs to the message after this one, which has ended."""
@@ -210,9 +188,9 @@ class Chunks:
             for number, call in enumerate(delta.pop("tool_calls", None) or ()):
                 self._add_call(call, number)
             text = delta.pop("content", None) or ""
-            for field, value in delta.items():
-                if field != "role" and isinstance(value, str):
-                    self._more[field] = self._more.get(field, "") + value
+            if isinstance(delta.get("audio"), Mapping):  # The provider keeps the sound.
+                delta["audio"] = {field: value for field, value in delta["audio"].items() if field != "data"}
+            _join(self._more, {field: value for field, value in delta.items() if field != "role"})
             return text if isinstance(text, str) else ""
         return ""
 
@@ -221,15 +199,12 @@ class Chunks:
         if index is None:  # Some servers send each call whole.
             index = delta.get("id") or number
         call = self._calls.setdefault(index, {"type": "function"})
-        form = "custom" if "custom" in delta else "function"
         if delta.get("id"):
             call["id"] = delta["id"]
         if delta.get("type"):
             call["type"] = delta["type"]
-        added, details = delta.get(form) or {}, call.setdefault(form, {})
-        for field, value in added.items():
-            if isinstance(value, str):
-                details[field] = details.get(field, "") + value
+        # The names and arguments come in pieces.
+        _join(call, {field: value for field, value in delta.items() if field not in ("index", "id", "type")})
 
     def _event(self, kind: str, event: Mapping[str, Any]) -> str:
         """Add an event of the Responses API or of Anthropic."""
@@ -239,11 +214,12 @@ class Chunks:
             case "response.output_text.delta":
                 return str(delta)
             case "response.refusal.delta":
-                self._more["refusal"] = self._more.get("refusal", "") + str(delta)
+                _join(self._more, {"refusal": str(delta)})
             case "response.completed" | "response.incomplete":
                 self._whole, self.ended = read(event["response"]), True
             case "message_start":
                 self._usage = dict(event["message"].get("usage") or {})
+                self._own = {"model": event["message"].get("model")}
             case "content_block_start" | "content_block_delta":
                 return self._block(event)
             case "message_delta" if isinstance(delta, Mapping):
@@ -253,16 +229,23 @@ class Chunks:
 
     def _block(self, event: Mapping[str, Any]) -> str:
         """Add the beginning or a piece of one of Anthropic's blocks."""
-        block, delta, text = event.get("content_block") or {}, event.get("delta") or {}, ""
-        if block.get("type") == "tool_use":
-            self._calls[event["index"]] = _call(block.get("id"), block.get("name"), "")
-        elif block.get("type") == "text" and self.text:
-            text = "\n"
-        elif delta.get("type") == "input_json_delta":
-            self._calls[event["index"]]["function"]["arguments"] += delta["partial_json"]
-        elif delta.get("type") == "text_delta":
-            text = str(delta["text"])
-        return text
+        delta = event.get("delta") or {}
+        if event["type"] == "content_block_start":
+            block = self._blocks[event["index"]] = dict(event["content_block"])
+            # Another text begins in a line of its own.
+            return ("\n" if self.text else "") + block["text"] if block.get("type") == "text" else ""
+        block = self._blocks[event["index"]]
+        match delta.get("type"):
+            case "text_delta":
+                block["text"] += delta["text"]
+                return str(delta["text"])
+            case "input_json_delta":
+                block["json"] = block.get("json", "") + delta["partial_json"]
+            case "citations_delta":
+                block["citations"] = [*(block.get("citations") or ()), delta["citation"]]
+            case "thinking_delta" | "signature_delta":
+                _join(block, {field: value for field, value in delta.items() if field != "type"})
+        return ""
 
     def _end(self, reason: Any) -> None:
         if reason is not None:
@@ -272,6 +255,40 @@ class Chunks:
         """Return the messages that the chunks make."""
         if self._whole:
             return self._whole
+        usage, cut_off = _usage(self._usage), _cut_off(self._reason)
+        if self._blocks:
+            blocks = [block for index in sorted(self._blocks) for block in self._whole_block(self._blocks[index])]
+            own = {**self._own, "stop_reason": self._reason}
+            return [Reply(forms.of_anthropic(_storable({"content": blocks, **own}))[0], usage, cut_off)]
         calls = [call for call in self._calls.values() if self.ended]
-        message = _message(self.text, _storable(calls), extra=_storable(self._more))
-        return [Reply(message, _usage(self._usage), _cut_off(self._reason))]
+        return [Reply(_message(self.text, _storable(calls), extra=_storable(self._more)), usage, cut_off)]
+
+    def _whole_block(self, block: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+        """Return one of Anthropic's blocks, or nothing if the message was cut off before its end."""
+        if block["type"] == "text":
+            return [block]
+        if not self.ended:
+            return []
+        whole = {field: value for field, value in block.items() if field != "json"}
+        return [whole | {"input": _object(block["json"])} if block.get("json") else whole]
+
+
+def _object(text: str) -> Any:
+    """Return the input of a call. A model's JSON may be wrong."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return {"_raw": text}
+
+
+def _join(fields: dict[str, Any], delta: Mapping[str, Any]) -> None:
+    """Add the pieces in ``delta``: texts and lists are joined, and so are the fields of objects."""
+    for field, value in delta.items():
+        before = fields.get(field)
+        if isinstance(value, Mapping):
+            fields[field] = dict(before) if isinstance(before, Mapping) else {}
+            _join(fields[field], value)
+        elif (isinstance(value, str) and isinstance(before, str)) or isinstance(before, list):
+            fields[field] = before + value
+        elif value is not None:
+            fields[field] = value

@@ -8,34 +8,37 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from django_convmemory import content_parts
 from django_convmemory.context.wire import calls
-from django_convmemory.messages import ChatMessage, thaw
+from django_convmemory.messages import RESPONSES, ChatMessage, thaw
 
 _Item = dict[str, Any]
 
 
-def to_responses(messages: Sequence[ChatMessage]) -> list[_Item]:
-    """Return the input items for ``client.responses.create``."""
+def to_responses(messages: Sequence[ChatMessage], model: str | None = None) -> list[_Item]:
+    """Return the input items for ``client.responses.create``. Thoughts of another model than ``model`` are left out."""
     items: list[_Item] = []
     for turn in calls.turns(messages):
-        items += said(turn.message)
-        items += [_call(call) for call in turn.calls]
+        if own := calls.own_form(turn.message, RESPONSES, model):
+            made = iter(turn.calls)
+            for item in own:
+                items.append(thaw(item))
+                if item["type"] in calls.CALLS:
+                    items[-1]["call_id"] = next(made).id
+        else:
+            items += [*said(turn.message), *map(_call, turn.calls)]
         items += [_result(call) for call in turn.calls]
     return items
 
 
 def said(message: ChatMessage) -> list[_Item]:
     """Return what a message says as an item, or no item if an assistant only makes calls."""
-    content: Any
-    if message.role == "assistant":
-        content = "\n".join(calls.texts(message))
-        if not content:
-            return []
-    else:
-        content = content_of(message)
-        if message.name and message.role == "user":  # There is no field for it.
-            label = f"{message.name}: "
-            content = label + content if isinstance(content, str) else [_text(label), *content]
+    content: Any = "\n".join(calls.texts(message)) if message.role == "assistant" else content_of(message)
+    if not content:
+        return []
+    if message.name and message.role == "user":  # There is no field for it.
+        label = f"{message.name}: "
+        content = label + content if isinstance(content, str) else [_text(label), *content]
     return [{"type": "message", "role": message.role, "content": content}]
 
 
@@ -53,22 +56,23 @@ def content_of(message: ChatMessage) -> str | list[_Item]:
     """Return the content of a message in the form of this API."""
     if isinstance(message.content, str):
         return message.content
-    return [_part(part) for part in message.content or ()] or ""
+    return [item for part in message.content or () for item in _part(part)] or ""
 
 
 def _text(text: str) -> _Item:
     return {"type": "input_text", "text": text}
 
 
-def _part(part: Mapping[str, Any]) -> _Item:
+def _part(part: Mapping[str, Any]) -> list[_Item]:
     """Return a content part in the form of this API, or its type in brackets if there is no such part."""
-    if isinstance(part.get("text"), str):
-        return _text(part["text"])
-    image, file = part.get("image_url"), part.get("file")
-    if isinstance(image, Mapping):
-        return {"type": "input_image", "image_url": image.get("url"), "detail": image.get("detail", "auto")}
-    if isinstance(file, Mapping):
-        return {"type": "input_file", **thaw(file)}
-    if part["type"] in ("input_image", "input_file"):
-        return dict(thaw(part))
-    return _text(f"[{part['type']}]")
+    read = content_parts.read(part)
+    if read.kind == "text":
+        return [_text(read.text)] if read.text else []
+    if read.kind == "image" and read.has_content:
+        where = {"image_url": read.address} if read.address else {"file_id": read.file_id}
+        return [{"type": "input_image", **where, "detail": read.detail or "auto"}]
+    if read.kind == "file" and read.has_content:
+        if read.data:
+            return [{"type": "input_file", "filename": read.name or "file", "file_data": read.address}]
+        return [{"type": "input_file", **({"file_url": read.url} if read.url else {"file_id": read.file_id})}]
+    return [_text(f"[{part['type']}]")]

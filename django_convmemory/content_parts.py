@@ -1,0 +1,120 @@
+"""Content parts, as chat completions, the Responses API and Anthropic have them.
+
+A stored message keeps its parts as they came. To count them, or to send them to another provider, :func:`read` says
+what a part is.
+
+Sources: the references of OpenAI's "Create chat completion" and "Create a model response", and of Anthropic's "Create a
+Message".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, NamedTuple
+
+DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)(?:;[\w.+-]+=[\w.+-]+)*;base64,(.*)", re.DOTALL | re.IGNORECASE)
+# What some browsers and frameworks call them.
+_MEDIA_TYPES = {"image/jpg": "image/jpeg", "image/pjpeg": "image/jpeg", "image/x-png": "image/png"}
+
+Kind = Literal["text", "image", "file", "sound", "other"]
+
+
+class ContentPart(NamedTuple):
+    """What a content part is.
+
+    A file has one of these: ``data`` in base64 with its ``media_type``, a ``url``, or a ``file_id`` of the provider.
+    ``size`` is its size in bytes, or None if that is not known.
+    """
+
+    kind: Kind
+    text: str = ""
+    data: str = ""
+    media_type: str = ""
+    url: str = ""
+    file_id: str = ""
+    name: str = ""
+    detail: str | None = None
+    size: int | None = None
+
+    @property
+    def address(self) -> str:
+        """The URL, or the data as a URL. "" if there is neither."""
+        return f"data:{self.media_type};base64,{self.data}" if self.data else self.url
+
+    @property
+    def has_content(self) -> bool:
+        """Whether there is something to send."""
+        return bool(self.data or self.url or self.file_id)
+
+
+def read(part: Mapping[str, Any]) -> ContentPart:
+    """Return what ``part`` is, in whichever of the three forms."""
+    form = part["type"]
+    for field in ("text", "refusal"):
+        if isinstance(part.get(field), str):
+            return ContentPart("text", part[field])
+    source, file = _mapping(part.get("source")), _mapping(part.get("file"))
+    match form:
+        case "image_url":
+            image = _mapping(part.get("image_url"))
+            return _file("image", image.get("url", part.get("image_url")), detail=image.get("detail"))
+        case "input_image":
+            url, file_id = part.get("image_url"), part.get("file_id")
+            return _file("image", url, file_id=file_id, detail=part.get("detail"))
+        case "image" | "document" if source:
+            return _of_source("image" if form == "image" else "file", source, part.get("title"))
+        case "search_result":
+            found = (part.get("title"), *texts(part.get("content") or ()), part.get("source"))
+            return ContentPart("text", "\n".join([text for text in found if isinstance(text, str)]))
+        case "file" | "input_file":
+            file = file if form == "file" else part
+            address = file.get("file_data") or file.get("file_url")
+            return _file("file", address, file_id=file.get("file_id"), name=file.get("filename"))
+        case "input_audio":
+            audio = _mapping(part.get("input_audio"))
+            return _data("sound", audio.get("data"), f"audio/{audio.get('format') or 'wav'}")
+    size = part.get("size")
+    kind: Kind = {"image": "image", "audio": "sound"}.get(form, "other")  # type: ignore[assignment]
+    return ContentPart(kind, size=size if isinstance(size, int) else None)
+
+
+def texts(parts: Iterable[Any]) -> list[str]:
+    """Return the texts of content parts."""
+    found = [read(part).text for part in parts if isinstance(part, Mapping) and isinstance(part.get("type"), str)]
+    return [text for text in found if text]
+
+
+def _of_source(kind: Kind, source: Mapping[str, Any], title: Any) -> ContentPart:
+    """Return what the source of one of Anthropic's images and documents is."""
+    match source.get("type"):
+        case "base64":
+            return _data(kind, source.get("data"), source.get("media_type"), title)
+        case "text":
+            return ContentPart("text", "\n".join([str(text) for text in (title, source.get("data")) if text]))
+        case "content":
+            content = source.get("content")
+            words = [content] if isinstance(content, str) else texts(content or ())
+            return ContentPart("text", "\n".join([str(text) for text in (title, *words) if text]))
+    return _file(kind, source.get("url"), file_id=source.get("file_id"), name=title)
+
+
+def _file(kind: Kind, address: Any, file_id: Any = None, name: Any = None, detail: Any = None) -> ContentPart:
+    address = address if isinstance(address, str) else ""
+    part = ContentPart(kind, url=address, file_id=str(file_id or ""), name=str(name or ""), detail=detail)
+    match = DATA_URL.fullmatch(address)
+    if match is None:
+        return part
+    data = _data(kind, match[2], match[1])
+    return part._replace(url="", data=data.data, media_type=data.media_type, size=data.size)
+
+
+def _data(kind: Kind, data: Any, media_type: Any, name: Any = None) -> ContentPart:
+    data = data if isinstance(data, str) else ""
+    media_type = str(media_type or "").lower()
+    media_type = _MEDIA_TYPES.get(media_type, media_type)
+    return ContentPart(kind, data=data, media_type=media_type, name=str(name or ""), size=len(data) * 3 // 4)
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
