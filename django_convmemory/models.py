@@ -47,6 +47,10 @@ class SessionQuerySet(models.QuerySet["Session"]):
         rows = self.filter(name_hash=name.name_hash)
         return rows if name.row_id is None else rows.filter(pk=name.row_id)
 
+    def at(self, revision: int | None) -> SessionQuerySet:
+        """Sessions at this revision. None: at any."""
+        return self if revision is None else self.filter(revision=revision)
+
     def lock(self) -> int:
         """Lock the rows until the transaction ends, and return their number.
 

@@ -102,14 +102,16 @@ def _adopt(case: Case) -> list[str]:
     return [session.session_name.key for session in case.memory.adopt(case.visitor, owner)]
 
 
-MANY = [ChatMessage.human("one of many")] * 1100
+TWO = ChatMessage.human("a"), ChatMessage.ai("b")
+# Items, because PostgreSQL would append plain messages in one statement.
+MANY = [ChatMessage("user", "one of many", format="responses", item={"type": "message"})] * 1100
 
 OPERATIONS: dict[str, Callable[[Case], Any]] = {
-    "append": lambda case: case.chat.append(ChatMessage.human("a"), ChatMessage.ai("b")),
+    "append": lambda case: case.chat.append(*TWO),
     "append_many": lambda case: case.chat.append(*MANY),
     "append_with_a_key": lambda case: case.chat.append(ChatMessage.human("a"), idempotency_key="once"),
     "create": lambda case: case.memory.session("new", visitor=case.visitor).create().key,
-    "append_to_a_new_session": lambda case: case.memory.session("new", visitor=case.visitor).append(*MANY[:2]),
+    "append_to_a_new_session": lambda case: case.memory.session("new", visitor=case.visitor).append(*TWO),
     "update": lambda case: case.chat.update(title="New"),
     "clear": lambda case: case.chat.clear(),
     "truncate": lambda case: case.chat.truncate(7),

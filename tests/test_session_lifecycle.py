@@ -13,7 +13,6 @@ from django_convmemory import exceptions, models
 from django_convmemory.memory import ConversationBufferMemory
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.handles import ConversationMemory
-from django_convmemory.store import editing
 from django_convmemory.store.in_memory import InMemoryStore
 from django_convmemory.store.orm import ORMStore
 from tests import event_loops
@@ -265,17 +264,17 @@ def test_a_deletion_that_violates_a_constraint_leaves_the_callers_transaction_us
 ) -> None:
     memory = ConversationBufferMemory(ORMStore())
     memory.append("main", HELLO)
-    delete, tries = editing.delete, []
+    delete, tries = models.Session.delete, []
 
-    def violated(using: str, name: Any, **arguments: Any) -> bool:
-        tries.append(name)
+    def violated(session: models.Session, using: str) -> Any:
+        tries.append(session.key)
         if len(tries) < 3:
             # As the collector of Django's deletion has it: a violation breaks the transaction up to the next savepoint.
             with transaction.atomic(using, savepoint=False):
-                models.Session.objects.using(using).create(alias=name.alias, key=name.key, name_hash=name.name_hash)
-        return delete(using, name, **arguments)
+                models.Session.objects.using(using).create(key=session.key, name_hash=session.name_hash)
+        return delete(session, using=using)
 
-    monkeypatch.setattr(editing, "delete", violated)
+    monkeypatch.setattr(models.Session, "delete", violated)
     assert memory.delete("main") is True
     assert len(tries) == 3
     assert memory.history("main") == []

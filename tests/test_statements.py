@@ -90,17 +90,19 @@ VIEWS = {
 def statements(vendor: str) -> Iterator[tuple[str, str]]:
     """Yield the name and the text of each statement."""
     advanced = sql.Advanced(1, 9, 90, 0, due=False, turned_due=False)
+    appends = {}
     for what, (name, batch, threshold) in APPENDS.items():
-        rule, content = threshold, None if batch.key_hash is None else "HMAC"
+        content = None if batch.key_hash is None else "HMAC"
+        append = appends[what] = sql.Append(vendor, name, batch, threshold, "c", content)
         if vendor == "postgresql":
-            yield f"append: {what}", sql.append_in_one(name, batch, rule, counter="c", content=content)[0]
+            yield f"append: {what}", append.in_one()[0]
         elif vendor == "sqlite":
-            yield f"append, counters: {what}", sql.advance(vendor, name, batch, rule, counter="c")[0]
-    for what, (_, batch, _) in APPENDS.items():
-        [(insert, _)] = sql.inserts(vendor, batch, advanced)
+            yield f"append, counters: {what}", append.advance()[0]
+    for what, append in appends.items():
+        [(insert, _)] = append.inserts(advanced)
         yield f"append, rows: {what}", insert
     if vendor != "postgresql":
-        yield "append, an idempotency key", sql.use_key(batch, "HMAC", 1, 9)[0]
+        yield "append, an idempotency key", append.use_key(advanced)[0]
     if vendor == "sqlite":
         yield "append, due mark", sql.mark_due(1)[0]
     for what, view in VIEWS.items():

@@ -18,7 +18,7 @@ from django_convmemory.rules.counters import Batch, Counters, Previous
 from django_convmemory.rules.strategies import Threshold
 from django_convmemory.rules.turns import Does, Step
 from django_convmemory.rules.values import SessionName
-from django_convmemory.store import columns, creating, owners, preparing, sql, transactions, used_keys
+from django_convmemory.store import columns, creating, preparing, sql, transactions, used_keys
 from django_convmemory.store.database import Database
 
 # How often an append is tried while others change the session.
@@ -73,18 +73,18 @@ def append_new(using: str, name: SessionName, batch: Batch, threshold: Threshold
     """Store ``batch``. Raises IntegrityError if its key is used, and IdempotencyConflict if an id is."""
     connection = connections[using]
     content = None if batch.key_hash is None else used_keys.content_of(batch)
-    append = _APPENDS.get(connection.vendor, _append_locking)
+    way = _WAYS.get(connection.vendor, _append_locking)
     if batch.has_items or len(batch.leading_results) > _MAX_RESULTS:
-        append = _append_locking
-    # The append is one statement, which is a transaction by itself.
-    single = append is _append_in_one and len(batch.entries) <= sql.ROWS_PER_INSERT
-    work = functools.partial(append, connection, name, batch, threshold, counter, content)
+        way = _append_locking
+    append = sql.Append(connection.vendor, name, batch, threshold, counter, content)
     for number in range(_TRIES):
         if number > 1:
             time.sleep(random.uniform(0, _LONGEST_PAUSE))  # noqa: S311
         try:
             unsure = content is not None or batch.has_own_ids
-            advanced = transactions.run(connection, work, savepoint=unsure, atomic=not single)
+            work = functools.partial(way, connection, append)
+            # One statement is a transaction by itself.
+            advanced = transactions.run(connection, work, savepoint=unsure, atomic=way is not _append_in_one)
         except IntegrityError:
             sessions = models.Session.objects.using(using).named(name).values("pk")
             messages = models.Message.objects.using(using).filter(session__in=sessions, public_id__in=batch.ids)
@@ -98,8 +98,7 @@ def append_new(using: str, name: SessionName, batch: Batch, threshold: Threshold
             return values.Appended(advanced.session_id, receipt, advanced.turned_due, advanced.epoch)
         _prepare(using, name, batch)
         if batch.leading_results:
-            # Perhaps two calls have one id, which no statement tells apart.
-            work, single = functools.partial(_append_locking, *work.args), False
+            way = _append_locking  # Perhaps two calls have one id, which no statement tells apart.
     raise _contended(name)
 
 
@@ -125,7 +124,7 @@ def _prepare(using: str, name: SessionName, batch: Batch) -> None:
             )
         except IntegrityError:
             # Another process has created the session, or the owner was deleted.
-            owners.require(using, name.owner_id)
+            creating.require_owner(using, name.owner_id)
 
 
 def check_step(using: str, session: models.Session | None, step: Step) -> None:
@@ -172,35 +171,16 @@ def _explained(
 # The three ways to append. Each runs in a transaction, and returns None if it changed no row.
 
 
-def _append_in_one(
-    connection: BaseDatabaseWrapper,
-    name: SessionName,
-    batch: Batch,
-    threshold: Threshold,
-    counter: str,
-    content: str | None,
-) -> sql.Advanced | None:
+def _append_in_one(connection: BaseDatabaseWrapper, append: sql.Append) -> sql.Advanced | None:
     with connection.cursor() as cursor:
-        preparing.execute(cursor, *sql.append_in_one(name, batch, threshold, counter=counter, content=content))
+        preparing.execute(cursor, *append.in_one())
         row = cursor.cursor.fetchone()
-        if row is None:
-            return None
-        advanced = sql.Advanced(*row)
-        if len(batch.entries) > sql.ROWS_PER_INSERT:
-            _insert(cursor, "postgresql", batch, advanced, sql.ROWS_PER_INSERT)
-        return advanced
+        return None if row is None else sql.Advanced(*row)
 
 
-def _append_in_two(
-    connection: BaseDatabaseWrapper,
-    name: SessionName,
-    batch: Batch,
-    threshold: Threshold,
-    counter: str,
-    content: str | None,
-) -> sql.Advanced | None:
+def _append_in_two(connection: BaseDatabaseWrapper, append: sql.Append) -> sql.Advanced | None:
     with connection.cursor() as cursor:
-        cursor.execute(*sql.advance("sqlite", name, batch, threshold, counter=counter))
+        cursor.execute(*append.advance())
         with connection.wrap_database_errors:
             row = cursor.cursor.fetchone()
         if row is None:
@@ -211,20 +191,16 @@ def _append_in_two(
             cursor.execute(*sql.mark_due(session_id))
         due = bool(due or is_over)
         advanced = sql.Advanced(session_id, last_position, unpinned_tokens, answered_position, due, turned_due, *epoch)
-        _use_key(cursor, batch, content, advanced)
-        _insert(cursor, "sqlite", batch, advanced)
+        if append.content is not None:
+            cursor.execute(*append.use_key(advanced))
+        for statement, params in append.inserts(advanced):
+            cursor.execute(statement, params)
         return advanced
 
 
-def _append_locking(
-    connection: BaseDatabaseWrapper,
-    name: SessionName,
-    batch: Batch,
-    threshold: Threshold,
-    counter: str,
-    content: str | None,
-) -> sql.Advanced | None:
-    sessions = models.Session.objects.using(connection.alias).named(name)
+def _append_locking(connection: BaseDatabaseWrapper, append: sql.Append) -> sql.Advanced | None:
+    batch, using = append.batch, connection.alias
+    sessions = models.Session.objects.using(using).named(append.name)
     if connection.features.has_select_for_update:
         session = sessions.select_for_update().first()
     else:
@@ -235,11 +211,11 @@ def _append_locking(
     before = session.counters
     try:
         if batch.step is not None:
-            check_step(connection.alias, session, batch.step)
-        after, rows = before.append(batch.entries, _previous(connection.alias, session, batch))
+            check_step(using, session, batch.step)
+        after, rows = before.append(batch.entries, _previous(using, session, batch))
     except (exceptions.InvalidMessage, exceptions.TurnError):
         return None  # The caller finds the reason, without the lock.
-    over = after.due(threshold, indexed_position=session.indexed_position)
+    over = after.due(append.threshold, indexed_position=session.indexed_position)
     turned_due = session.due_since is None and over
     changes: dict[str, Any] = {
         field: value for field, value in models.counter_columns(after).items() if value != getattr(session, field)
@@ -248,10 +224,10 @@ def _append_locking(
         changes |= {"due_since": Clock(), "due_revision": session.revision + 1}
     if batch.step is not None:
         changes |= turn_columns(batch.step, after.last_position)
-    models.Session.objects.using(connection.alias).filter(pk=session.pk).update(
+    models.Session.objects.using(using).filter(pk=session.pk).update(
         **changes,
         answered_position=before.call_position,
-        counter=counter if not before.last_position or session.counter == counter else "",
+        counter=append.counter if not before.last_position or session.counter == append.counter else "",
         revision=session.revision + 1,
         updated_at=Clock(),
     )
@@ -265,10 +241,14 @@ def _append_locking(
         session.epoch,
     )
     with connection.cursor() as cursor:
-        _use_key(cursor, batch, content, advanced)
-        for statement, params in sql.inserts_at(connection.vendor, batch, advanced.session_id, rows):
+        if append.content is not None:
+            cursor.execute(*append.use_key(advanced))
+        for statement, params in append.inserts_at(session.pk, rows):
             cursor.execute(statement, params)
     return advanced
+
+
+_WAYS = {"postgresql": _append_in_one, "sqlite": _append_in_two}
 
 
 def _previous(using: str, session: models.Session, batch: Batch) -> Previous | None:
@@ -282,17 +262,3 @@ def _previous(using: str, session: models.Session, batch: Batch) -> Previous | N
         return None
     form, role, kind, answers = row
     return Previous(str(form), role, kind, session.last_position if answers is None else answers)
-
-
-def _use_key(cursor: Any, batch: Batch, content: str | None, advanced: sql.Advanced) -> None:
-    """Store the key of ``batch``, if it has one. Raises IntegrityError if the key is used."""
-    if content is not None:
-        cursor.execute(*sql.use_key(batch, content, advanced.session_id, advanced.last_position))
-
-
-def _insert(cursor: Any, vendor: str, batch: Batch, advanced: sql.Advanced, start: int = 0) -> None:
-    for statement, params in sql.inserts(vendor, batch, advanced, start):
-        cursor.execute(statement, params)
-
-
-_APPENDS = {"postgresql": _append_in_one, "sqlite": _append_in_two}

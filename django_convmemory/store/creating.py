@@ -12,10 +12,11 @@ from django.db import IntegrityError
 
 from django_convmemory import models
 from django_convmemory.clock import Clock
+from django_convmemory.exceptions import InvalidSession
 from django_convmemory.rules import creations, values
 from django_convmemory.rules.creations import Creation
 from django_convmemory.rules.values import SessionName
-from django_convmemory.store import owners, transactions
+from django_convmemory.store import transactions
 from django_convmemory.store.database import Database
 
 
@@ -82,8 +83,21 @@ def create(using: str, name: SessionName, **columns: Any) -> models.Session:
     # PostgreSQL and SQLite check the foreign key only at the commit, which may be the caller's.
     session = sessions.with_clock().select_related("owner").get(pk=inserted.pk)
     if session.owner is None and name.owner_id is not None:
-        raise owners.missing(name.owner_id, using)
+        raise _missing_owner(name.owner_id, using)
     return session
+
+
+def require_owner(using: str, owner_id: Any) -> None:
+    """Raise :class:`~django_convmemory.exceptions.InvalidSession` if there is no such user.
+
+    Some databases check the foreign key only at the commit.
+    """
+    if owner_id is not None and not get_user_model()._base_manager.using(using).filter(pk=owner_id).exists():
+        raise _missing_owner(owner_id, using)
+
+
+def _missing_owner(owner_id: Any, using: str) -> InvalidSession:
+    return InvalidSession(f"There is no user {owner_id!r} in the database {using!r}, or not any more.")
 
 
 def columns_of(creation: Creation | None) -> dict[str, Any]:
@@ -118,7 +132,7 @@ def explained(using: str, name: SessionName, creation: Creation | None) -> Itera
     try:
         yield
     except IntegrityError:
-        owners.require(using, name.owner_id)
+        require_owner(using, name.owner_id)
         if replayed(using, creation) is not None:
             raise
         if not transactions.latest(models.Session.objects.using(using)).named(name).exists():

@@ -45,6 +45,14 @@ class Database:
         """The database that is written."""
         return self._using or router.db_for_write(models.Session)
 
+    @property
+    def _sessions(self) -> models.SessionQuerySet:
+        return models.Session.objects.using(self.using)
+
+    def _named(self, name: SessionName) -> models.SessionQuerySet:
+        """Return the one session with this name, or no session."""
+        return self._sessions.named(name)
+
     def find(self, name: SessionName) -> int | None:
         """Return the id of the session, or None."""
         using = self.using
@@ -77,7 +85,7 @@ class Database:
 
     def _none(self, **conditions: Any) -> bool:
         """Whether no session meets the conditions."""
-        return not models.Session.objects.using(self.using).filter(**conditions).exists()
+        return not self._sessions.filter(**conditions).exists()
 
 
 @compiled.once

@@ -1,7 +1,7 @@
 """Operations that change stored conversations: clear, truncate, replace, update, fork, redact, erase and adopt.
 
-Each function is the work of one transaction. It begins with a write, which locks the session's row. Everything that it
-reads after that is current. And SQLite refuses a write in a transaction that has begun by reading.
+The function ``work`` of an operation is one transaction. It begins with a write, which locks the session's row.
+Everything that it reads after that is current. And SQLite refuses a write in a transaction that has begun by reading.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from django.db.models.functions import Coalesce
 
 from django_convmemory import models
 from django_convmemory.clock import Clock
+from django_convmemory.exceptions import UnknownMessage
 from django_convmemory.messages import PINNED_ROLES
 from django_convmemory.rules import values
 from django_convmemory.rules.counters import Batch, Counters, Covered, rewound
@@ -23,17 +24,7 @@ from django_convmemory.rules.creations import Creation
 from django_convmemory.rules.exchanges import MessageRef
 from django_convmemory.rules.strategies import Threshold
 from django_convmemory.rules.values import Appended, Edited, Redaction, SessionName, StoredMessage
-from django_convmemory.store import (
-    appending,
-    columns,
-    creating,
-    database,
-    index_rows,
-    owners,
-    sql,
-    transactions,
-    used_keys,
-)
+from django_convmemory.store import appending, columns, creating, database, index_rows, sql, transactions, used_keys
 from django_convmemory.store.database import Database
 from django_convmemory.store.index_rows import Copied
 
@@ -56,9 +47,23 @@ class Editing(Database):
         Raises :class:`~django_convmemory.exceptions.UnknownSession` if there is no such session, and ``StaleRevision``
         if ``revision`` is not None and the session is at another one.
         """
-        using = self.using
+        sessions = self._named(name)
+        columns: dict[str, Any] = {}
+        for field, value in changes.items():
+            if field in ("archived", "starred"):
+                # A second request keeps the time of the first one.
+                columns[f"{field}_at"] = Coalesce(f"{field}_at", Clock()) if value else None
+            else:
+                columns |= {field: value, "updated_at": Clock()}
+
+        def work() -> None:
+            if columns and sessions.at(revision).update(**columns, details=F("details") + 1):
+                return
+            if not exists_at(sessions, revision) or columns:
+                raise values.gone(name)
+
         # One statement, so no transaction.
-        transactions.run(using, lambda: update(using, name, changes, revision=revision), atomic=False)
+        transactions.run(self.using, work, atomic=False)
 
     def update_message(
         self, name: SessionName, position: int, metadata: Mapping[str, Any], *, revision: int | None
@@ -69,25 +74,43 @@ class Editing(Database):
         :class:`~django_convmemory.exceptions.UnknownMessage`, ``RedactedMessage``, ``UnknownSession``,
         ``StaleRevision``.
         """
-        self._run(
-            lambda using: update_message(using, name, position, metadata, revision=revision),
-            savepoint=True,
-            happened=lambda: False,  # A second change to the same metadata does no harm.
-        )
+        sessions = self._named(name)
+
+        def work(using: str) -> None:
+            reached = sessions.at(revision).filter(last_position__gte=position)
+            # It locks the session's row, so that no redaction or deletion comes in between.
+            if position < 1 or not reached.update(details=F("details") + 1):
+                if not exists_at(sessions, revision) and name.row_id is not None:
+                    raise values.gone(name)
+                raise _no_message(sessions, position)
+            session_id = database.id_of(transactions.latest(sessions))
+            rows = models.Message.objects.using(using).filter(session_id=session_id, position=position)
+            if not rows.filter(redacted_at__isnull=True).update(metadata=dict(metadata) or None):
+                raise values.redacted(position)
+
+        # A second change to the same metadata does no harm.
+        self._run(work, savepoint=True, happened=lambda: False)
 
     def delete(self, name: SessionName, *, revision: int | None) -> bool:
         """Delete the session with everything in it, and return whether there was one.
 
         Raises :class:`~django_convmemory.exceptions.StaleRevision` as :meth:`update` does.
         """
-        return transactions.settled(
-            lambda: self._run(
-                lambda using: delete(using, name, revision=revision),
-                savepoint=True,
-                happened=lambda: self._none(name_hash=name.name_hash),
-            ),
-            name,
-        )
+        sessions = self._named(name)
+
+        def work(using: str) -> bool:
+            if not sessions.at(revision).update(epoch=F("epoch") + 1):
+                exists_at(sessions, revision)
+                return False
+            session = transactions.latest(sessions).get()
+            session.locked = True
+            session.delete(using=using)
+            return True
+
+        def happened() -> bool:
+            return self._none(name_hash=name.name_hash)
+
+        return transactions.settled(lambda: self._run(work, savepoint=True, happened=happened), name)
 
     def clear(self, name: SessionName) -> None:
         """Delete the messages and summaries of the session. The session stays, and begins again at position 1.
@@ -95,14 +118,21 @@ class Editing(Database):
         Idempotency keys stay used: see :mod:`.rules.used_keys`. So they do after the other operations that delete
         messages.
         """
-        self._run(
-            lambda using: clear(using, name),
-            happened=lambda: self._none(name_hash=name.name_hash, last_position__gt=0),
-        )
+
+        def work(using: str) -> None:
+            session = _begun(self._named(name), name)
+            if session is not None:
+                models.Session.objects.using(using).filter(pk=session.pk).update(**models.EMPTIED)
+                models.Message.objects.using(using).filter(session=session).delete()
+                models.Summary.objects.using(using).filter(session=session).delete()
+                index_rows.delete(using, session.pk)
+                used_keys.mark_gone(using, session.pk, 0)
+
+        self._run(work, happened=lambda: self._none(name_hash=name.name_hash, last_position__gt=0))
 
     def truncate(
         self, name: SessionName, after: int, threshold: Threshold, *, revision: int | None
-    ) -> tuple[int, values.Edited | None]:
+    ) -> tuple[int, Edited | None]:
         """Delete the messages after the position ``after``, and return their number.
 
         Summaries that reach further are invalidated. Raises :class:`~django_convmemory.exceptions.StaleRevision` if
@@ -121,18 +151,57 @@ class Editing(Database):
         A batch whose key was used changes nothing, whatever the revision. Raises the errors of both operations, and
         :class:`~django_convmemory.exceptions.UnknownMessage` if there is no message at ``after``.
         """
-        using = self.using
-        return transactions.settled(
-            lambda: replace(using, name, after, batch, threshold, counter=counter, revision=revision), name
-        )
+        using, sessions = self.using, self._named(name)
+
+        def work() -> Appended:
+            locked = sessions.at(revision).filter(last_position__gte=after).lock()
+            if batch.key_hash is not None:
+                # Before the revision is compared: the first try has changed it.
+                replayed = used_keys.replay(using, name, batch)
+                if replayed is not None:
+                    return replayed
+            if not locked:
+                if not exists_at(sessions, revision) and name.row_id is not None:
+                    raise values.gone(name)
+                if after:
+                    raise _no_message(sessions, after)
+                # Without the lock of its row, messages that another process stores meanwhile would stay.
+                creating.create(using, name)
+            # The row is locked, so its revision need not be compared again.
+            _, edited = truncate(using, name, after, threshold, revision=None)
+            appended = appending.append_new(using, name, batch, threshold, counter=counter)
+            return appended._replace(turned_due=appended.turned_due or bool(edited and edited.turned_due))
+
+        def happened() -> bool:
+            return used_keys.replay(using, name, batch) is not None
+
+        def try_once() -> Appended:
+            try:
+                return transactions.run(using, work, savepoint=True, happened=happened if batch.key_hash else None)
+            except IntegrityError:
+                # Unless the owner is gone, another process has created the session at the same moment.
+                creating.require_owner(using, name.owner_id)
+                raise
+
+        return transactions.settled(try_once, name)
 
     def pop(self, name: SessionName, threshold: Threshold) -> tuple[values.StoredMessage | None, values.Edited | None]:
         """Delete the last message as :meth:`truncate` does, and return it with its item. None: there is no message.
 
         No other message is deleted, whatever is appended meanwhile.
         """
+
+        def work(using: str) -> tuple[StoredMessage | None, Edited | None]:
+            session = _begun(self._named(name), name, last_position__gt=0)
+            if session is None:
+                return None, None
+            rows = models.Message.objects.using(using).filter(session=session, position=session.last_position)
+            row = transactions.latest(rows).values_list(*columns.STORED_NAMES, *columns.ITEM_NAMES).get()
+            _, edited = _cut(using, session, session.last_position - 1, threshold)
+            return columns.stored_message(*row), edited
+
         # If nobody knows whether it was deleted, another try could delete another message. So the error is raised.
-        return self._run(lambda using: pop(using, name, threshold))
+        return self._run(work)
 
     def fork(
         self,
@@ -150,103 +219,134 @@ class Editing(Database):
         :class:`~django_convmemory.exceptions.InvalidSession`, ``SessionExists``, ``UnknownMessage``,
         ``IdempotencyConflict``.
         """
-        using = self.using
+        using, sessions = self.using, self._sessions
 
-        def copy() -> values.Forked:
+        def work(public_id: uuid.UUID, index: Copied) -> values.Forked:
+            if not sessions.named(source).lock():
+                raise values.no_session(source) if source.row_id is None else values.gone(source)
+            # Another fork with the same key held the lock until it was committed.
+            earlier = creating.replayed(using, creation)
+            if earlier is not None:
+                return values.Forked(earlier, Edited(earlier.pk, turned_due=False))
+            session = transactions.latest(sessions.named(source)).get()
+            if at > session.last_position:
+                raise values.no_message(at, session.last_position)
+            if transactions.latest(sessions.named(target)).exists():
+                raise values.session_exists(target)
+            copy = creating.create(
+                using,
+                target,
+                public_id=public_id,
+                title=session.title if title is None else title,
+                metadata=session.metadata,
+                counter=session.counter,
+                last_version=session.last_version,
+                forked_from=session,
+                fork_position=at,
+                **creating.columns_of(creation),
+            )
+            counters = rewound_to(using, session, at)
+            with connections[using].cursor() as cursor:
+                cursor.execute(*sql.copy_messages(connections[using].vendor, session.pk, copy.pk, at))
+                cursor.execute(*sql.copy_summaries(session.pk, copy.pk, at))
+            if index.epoch != session.epoch:
+                # Messages were changed since the index was read. The copy is indexed later.
+                index = index_rows.NOTHING_COPIED
+            index_rows.insert(using, copy.pk, index.segments)
+            edited = finish(using, copy.pk, counters, counters.first_unfoldable, threshold, indexed_position=index.last)
+            return values.Forked(sessions.get(pk=copy.pk), edited)
+
+        def try_once() -> values.Forked:
             public_id = uuid.uuid4()
-            index = index_rows.copied(using, models.Session.objects.using(using).named(source), at)
+            index = index_rows.copied(using, sessions.named(source), at)
             with creating.explained(using, target, creation):
                 return transactions.run(
                     using,
-                    lambda: fork(
-                        *(using, source, target, at, threshold),
-                        index=index,
-                        public_id=public_id,
-                        title=title,
-                        creation=creation,
-                    ),
+                    lambda: work(public_id, index),
                     savepoint=True,
                     happened=lambda: not self._none(public_id=public_id),
                 )
 
-        return transactions.settled(copy, target)
+        return transactions.settled(try_once, target)
 
     def redact(self, name: SessionName, position: int, threshold: Threshold, *, forks: bool) -> values.Redaction:
         """Empty the message at ``position`` and every summary that covers it. With ``forks``, do so in its forks too.
 
         Raises :class:`~django_convmemory.exceptions.UnknownMessage`.
         """
-        return self._run(
-            lambda using: redact(using, name, position, threshold, forks=forks),
-            savepoint=True,
-            happened=lambda: False,  # A second redaction finds the same copies, and changes nothing.
-        )
+
+        def work(using: str) -> Redaction:
+            sessions = self._named(name)
+            if position < 1 or not sessions.filter(last_position__gte=position).lock():
+                raise _no_message(sessions, position)
+            session_id = transactions.latest(sessions).values_list("pk", flat=True).get()
+            ids = [session_id, *(_copies(using, session_id, position) if forks else [])]
+            # They are locked: no worker can take a lease now.
+            leased = self._sessions.filter(pk__in=ids, lease_expires_at__gt=Clock())
+            in_flight = transactions.latest(leased).exists()
+            return Redaction([_redact(using, pk, position, threshold) for pk in ids], in_flight)
+
+        # A second redaction finds the same copies, and changes nothing.
+        return self._run(work, savepoint=True, happened=lambda: False)
 
     def erase(self, alias: str, *, owner_id: Any, visitor: str) -> int:
         """Delete the sessions of an owner or a visitor with all their messages, and return their number."""
-        return self._run(
-            lambda using: erase(using, alias, owner_id=owner_id, visitor=visitor),
-            happened=lambda: self._none(alias=alias, owner_id=owner_id, visitor=visitor),
-        )
+        theirs = {"alias": alias, "owner_id": owner_id, "visitor": visitor}
+
+        def work(using: str) -> int:
+            deleted = [portion.delete()[1] for portion in locked(self._sessions.filter(**theirs))]
+            return sum(counts.get(models.Session._meta.label, 0) for counts in deleted)
+
+        return self._run(work, happened=lambda: self._none(**theirs))
 
     def adopt(self, alias: str, visitor: str, owner_id: Any) -> list[SessionName]:
         """Give a visitor's sessions to an owner, and return their names.
 
         If the owner has a session with the same key already, the key gets a number.
         """
+        everyone = self._sessions
+
+        def work(using: str) -> list[SessionName]:
+            sessions = everyone.filter(alias=alias, visitor=visitor)
+            sessions.update(details=F("details") + 1)
+            creating.require_owner(using, owner_id)
+            names = []
+            for session_id, key in list(transactions.latest(sessions).order_by("pk").values_list("pk", "key")):
+                name = values.free_name(
+                    SessionName(alias, key, owner_id), lambda name: transactions.latest(everyone.named(name)).exists()
+                )
+                everyone.filter(pk=session_id).update(
+                    name_hash=name.name_hash, key=name.key, owner_id=owner_id, visitor="", updated_at=Clock()
+                )
+                names.append(name)
+            return names
+
+        def happened() -> bool:
+            return self._none(alias=alias, visitor=visitor)
+
         # The owner may create a session with one of the keys at the same time.
-        return transactions.settled(
-            lambda: self._run(
-                lambda using: adopt(using, alias, visitor, owner_id),
-                savepoint=True,
-                happened=lambda: self._none(alias=alias, visitor=visitor),
-            ),
-            f"all sessions of owner {owner_id!r}",
-        )
+        what = f"all sessions of owner {owner_id!r}"
+        return transactions.settled(lambda: self._run(work, savepoint=True, happened=happened), what)
 
 
 def truncate(
     using: str, name: SessionName, after: int, threshold: Threshold, *, revision: int | None
 ) -> tuple[int, Edited | None]:
-    """Delete the messages after ``after``. See :meth:`.ORMStore.truncate`."""
+    """Delete the messages after ``after`` in a transaction that is open. See :meth:`.ORMStore.truncate`."""
     sessions = models.Session.objects.using(using).named(name)
-    reached = sessions.filter(last_position__gt=after)
-    if revision is not None:
-        reached = reached.filter(revision=revision)
-    if not begin(reached):
-        if not exists_at(sessions, revision) and name.row_id is not None:
-            raise values.gone(name)
-        return 0, None
-    return _cut(using, transactions.latest(sessions).get(), after, threshold)
+    session = _begun(sessions, name, revision, last_position__gt=after)
+    return (0, None) if session is None else _cut(using, session, after, threshold)
 
 
-def pop(using: str, name: SessionName, threshold: Threshold) -> tuple[StoredMessage | None, Edited | None]:
-    """Delete the last message and return it. See :meth:`.ORMStore.pop`."""
-    sessions = models.Session.objects.using(using).named(name)
-    if not begin(sessions.filter(last_position__gt=0)):
-        if not exists_at(sessions, None) and name.row_id is not None:
-            raise values.gone(name)
-        return None, None
-    session = transactions.latest(sessions).get()
-    rows = models.Message.objects.using(using).filter(session=session, position=session.last_position)
-    row = transactions.latest(rows).values_list(*columns.STORED_NAMES, *columns.ITEM_NAMES).get()
-    _, edited = _cut(using, session, session.last_position - 1, threshold)
-    return columns.stored_message(*row), edited
-
-
-def clear(using: str, name: SessionName) -> None:
-    """Delete all messages and summaries. See :meth:`.ORMStore.clear`."""
-    sessions = models.Session.objects.using(using).named(name)
-    if not begin(sessions):
-        if name.row_id is not None:
-            raise values.gone(name)
-        return
-    session = transactions.latest(sessions).get()
-    models.Session.objects.using(using).filter(pk=session.pk).update(**models.EMPTIED)
-    models.Message.objects.using(using).filter(session=session).delete()
-    models.Summary.objects.using(using).filter(session=session).delete()
-    index_rows.delete(using, session.pk)
-    used_keys.mark_gone(using, session.pk, 0)
+def _begun(
+    sessions: models.SessionQuerySet, name: SessionName, revision: int | None = None, **conditions: Any
+) -> models.Session | None:
+    """Return the session after :func:`begin`, or None if it does not meet the conditions."""
+    if begin(sessions.at(revision).filter(**conditions)):
+        return transactions.latest(sessions).get()
+    if not exists_at(sessions, revision) and name.row_id is not None:
+        raise values.gone(name)
+    return None
 
 
 def _cut(using: str, session: models.Session, after: int, threshold: Threshold) -> tuple[int, Edited]:
@@ -271,71 +371,10 @@ def exists_at(sessions: models.SessionQuerySet, revision: int | None) -> bool:
     return current is not None
 
 
-def update(using: str, name: SessionName, changes: Mapping[str, Any], *, revision: int | None) -> None:
-    """Change what the owner of a session may change: see :meth:`.ORMStore.update`."""
-    sessions = models.Session.objects.using(using).named(name)
-    if not changes:
-        if not exists_at(sessions, revision):
-            raise values.gone(name)
-        return
-    at_revision = sessions if revision is None else sessions.filter(revision=revision)
-    columns: dict[str, Any] = {}
-    for field, value in changes.items():
-        if field in ("archived", "starred"):
-            # A second request keeps the time of the first one.
-            columns[f"{field}_at"] = Coalesce(f"{field}_at", Clock()) if value else None
-        else:
-            columns |= {field: value, "updated_at": Clock()}
-    if not at_revision.update(**columns, details=F("details") + 1):
-        exists_at(sessions, revision)
-        raise values.gone(name)
-
-
-def update_message(
-    using: str, name: SessionName, position: int, metadata: Mapping[str, Any], *, revision: int | None
-) -> None:
-    """Replace the metadata of a message: see :meth:`.ORMStore.update_message`."""
-    sessions = models.Session.objects.using(using).named(name)
-    at_revision = sessions.filter(last_position__gte=position)
-    if revision is not None:
-        at_revision = at_revision.filter(revision=revision)
-    # It locks the session's row, so that no redaction or deletion comes in between.
-    if position < 1 or not at_revision.update(details=F("details") + 1):
-        if not exists_at(sessions, revision) and name.row_id is not None:
-            raise values.gone(name)
-        last = transactions.latest(sessions).values_list("last_position", flat=True).first()
-        raise values.no_message(position, last or 0)
-    session_id = database.id_of(transactions.latest(sessions))
-    rows = models.Message.objects.using(using).filter(session_id=session_id, position=position)
-    if not rows.filter(redacted_at__isnull=True).update(metadata=dict(metadata) or None):
-        raise values.redacted(position)
-
-
-def delete(using: str, name: SessionName, *, revision: int | None) -> bool:
-    """Delete the session: see :meth:`.ORMStore.delete`."""
-    sessions = models.Session.objects.using(using).named(name)
-    at_revision = sessions if revision is None else sessions.filter(revision=revision)
-    if not at_revision.update(epoch=F("epoch") + 1):
-        exists_at(sessions, revision)
-        return False
-    session = transactions.latest(sessions).get()
-    session.locked = True
-    session.delete(using=using)
-    return True
-
-
-def redact(using: str, name: SessionName, position: int, threshold: Threshold, *, forks: bool) -> Redaction:
-    """Empty the message at ``position``. See :meth:`.ORMStore.redact`."""
-    sessions = models.Session.objects.using(using)
-    locked = sessions.named(name).filter(last_position__gte=position).lock()
-    if not locked or position < 1:
-        last = sessions.named(name).values_list("last_position", flat=True).first()
-        raise values.no_message(position, last or 0)
-    session_id = transactions.latest(sessions.named(name)).values_list("pk", flat=True).get()
-    ids = [session_id, *(_copies(using, session_id, position) if forks else [])]
-    # They are locked: no worker can take a lease now.
-    in_flight = transactions.latest(sessions.filter(pk__in=ids, lease_expires_at__gt=Clock())).exists()
-    return Redaction([_redact(using, pk, position, threshold) for pk in ids], in_flight)
+def _no_message(sessions: models.SessionQuerySet, position: int) -> UnknownMessage:
+    """Return the error for a position at which the session has no message."""
+    last = transactions.latest(sessions).values_list("last_position", flat=True).first()
+    return values.no_message(position, last or 0)
 
 
 def _copies(using: str, session_id: int, position: int) -> list[int]:
@@ -385,63 +424,6 @@ def _redact(using: str, session_id: int, position: int, threshold: Threshold) ->
     return finish(using, session_id, session.counters, position, threshold, indexed_position=session.indexed_position)
 
 
-def fork(
-    using: str,
-    source: SessionName,
-    target: SessionName,
-    at: int,
-    threshold: Threshold,
-    *,
-    index: Copied,
-    public_id: uuid.UUID,
-    title: str | None,
-    creation: Creation | None,
-) -> values.Forked:
-    """Copy ``source`` through the position ``at``, to a session with this ``public_id``. See :meth:`.ORMStore.fork`.
-
-    ``index`` is the index of ``source``. If messages were changed since it was read, the copy is not indexed yet.
-    """
-    sessions = models.Session.objects.using(using)
-    if not sessions.named(source).lock():
-        raise values.no_session(source) if source.row_id is None else values.gone(source)
-    # Another fork with the same key held the lock until it was committed.
-    earlier = creating.replayed(using, creation)
-    if earlier is not None:
-        return values.Forked(earlier, Edited(earlier.pk, turned_due=False))
-    session = transactions.latest(sessions.named(source)).get()
-    if at > session.last_position:
-        raise values.no_message(at, session.last_position)
-    if transactions.latest(sessions.named(target)).exists():
-        raise values.session_exists(target)
-    copy = creating.create(
-        using,
-        target,
-        public_id=public_id,
-        title=session.title if title is None else title,
-        metadata=session.metadata,
-        counter=session.counter,
-        last_version=session.last_version,
-        forked_from=session,
-        fork_position=at,
-        **creating.columns_of(creation),
-    )
-    counters = rewound_to(using, session, at)
-    with connections[using].cursor() as cursor:
-        cursor.execute(*sql.copy_messages(connections[using].vendor, session.pk, copy.pk, at))
-        cursor.execute(*sql.copy_summaries(session.pk, copy.pk, at))
-    if index.epoch != session.epoch:
-        index = index_rows.NOTHING_COPIED
-    index_rows.insert(using, copy.pk, index.segments)
-    edited = finish(using, copy.pk, counters, counters.first_unfoldable, threshold, indexed_position=index.last)
-    return values.Forked(sessions.get(pk=copy.pk), edited)
-
-
-def erase(using: str, alias: str, *, owner_id: Any, visitor: str) -> int:
-    """Delete the sessions of an owner or a visitor. See :meth:`.ORMStore.erase`."""
-    sessions = models.Session.objects.using(using).filter(alias=alias, owner_id=owner_id, visitor=visitor)
-    return sum(portion.delete()[1].get(models.Session._meta.label, 0) for portion in locked(sessions))
-
-
 def locked(sessions: models.SessionQuerySet) -> Iterator[models.SessionQuerySet]:
     """Yield ``sessions`` in portions whose rows are locked, so that nothing is appended while the caller works on them.
 
@@ -454,25 +436,6 @@ def locked(sessions: models.SessionQuerySet) -> Iterator[models.SessionQuerySet]
         portion = models.Session.objects.using(sessions.db).filter(pk__in=ids[first : first + _PORTION])
         portion.update(epoch=F("epoch") + 1)
         yield portion
-
-
-def adopt(using: str, alias: str, visitor: str, owner_id: Any) -> list[SessionName]:
-    """Give a visitor's sessions to an owner. See :meth:`.ORMStore.adopt`."""
-    everyone = models.Session.objects.using(using)
-    sessions = everyone.filter(alias=alias, visitor=visitor)
-    sessions.update(details=F("details") + 1)
-    sessions = transactions.latest(sessions)
-    owners.require(using, owner_id)
-    names = []
-    for session_id, key in list(sessions.order_by("pk").values_list("pk", "key")):
-        name = values.free_name(
-            SessionName(alias, key, owner_id), lambda name: transactions.latest(everyone.named(name)).exists()
-        )
-        everyone.filter(pk=session_id).update(
-            name_hash=name.name_hash, key=name.key, owner_id=owner_id, visitor="", updated_at=Clock()
-        )
-        names.append(name)
-    return names
 
 
 def begin(sessions: QuerySet[models.Session], *, updated: bool = True) -> int:
@@ -552,59 +515,3 @@ def _refs(rows: QuerySet[models.Message]) -> list[MessageRef]:
         MessageRef(position, columns.message_of(role, "", "", wire, None), tokens, answers, None, through)
         for position, role, wire, tokens, answers, through in rows.values_list(*names)
     ]
-
-
-# Deleting the end of a conversation and appending to the rest, in one transaction.
-
-
-def replace(
-    using: str, name: SessionName, after: int, batch: Batch, threshold: Threshold, *, counter: str, revision: int | None
-) -> Appended:
-    """Replace the messages after ``after``. See :meth:`.ORMStore.replace`.
-
-    Raises IntegrityError if another process creates the session at the same moment. Then it can be tried again.
-    """
-    sessions = models.Session.objects.using(using).named(name)
-    reached = sessions.filter(last_position__gte=after)
-    if revision is not None:
-        reached = reached.filter(revision=revision)
-
-    def work() -> Appended:
-        locked = reached.lock()
-        if batch.key_hash is not None:
-            # Before the revision is compared: the first try has changed it.
-            replayed = used_keys.replay(using, name, batch)
-            if replayed is not None:
-                return replayed
-        if not locked:
-            _create(using, name, after, revision)
-        # The row is locked, so its revision need not be compared again.
-        _, edited = truncate(using, name, after, threshold, revision=None)
-        appended = appending.append_new(using, name, batch, threshold, counter=counter)
-        return appended._replace(turned_due=appended.turned_due or bool(edited and edited.turned_due))
-
-    happened = None
-    if batch.key_hash is not None:
-
-        def happened() -> bool:
-            return used_keys.replay(using, name, batch) is not None
-
-    try:
-        return transactions.run(using, work, savepoint=True, happened=happened)
-    except IntegrityError:
-        owners.require(using, name.owner_id)
-        raise
-
-
-def _create(using: str, name: SessionName, after: int, revision: int | None) -> None:
-    """Create the session, and so lock its row, or raise an error if it cannot be the one that was meant.
-
-    Without a lock, messages that another process stores meanwhile would stay.
-    """
-    sessions = models.Session.objects.using(using).named(name)
-    if not exists_at(sessions, revision) and name.row_id is not None:
-        raise values.gone(name)
-    if after:
-        last = transactions.latest(sessions).values_list("last_position", flat=True).first()
-        raise values.no_message(after, last or 0)
-    creating.create(using, name)

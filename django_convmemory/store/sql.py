@@ -12,6 +12,7 @@ row and computes the counters in Python.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -69,24 +70,148 @@ class _Shape(NamedTuple):
     at_state: bool  # The epoch and the last position are given too.
 
 
-def _shape(vendor: str, name: SessionName, batch: Batch, threshold: Threshold) -> _Shape:
-    after, results = batch.after, batch.leading_results
-    return _Shape(
-        vendor,
-        len(batch.entries) > 1,
-        threshold.tokens is not None,
-        threshold.messages is not None,
-        threshold.unindexed is not None,
-        name.row_id is not None,
-        batch.has_assistant,
-        after.call_position > 0,
-        after.unpinned_count > 0 and not batch.ends_with_result,
-        len(after.pinned),
-        len(set(results)),
-        bool(results) and results[-1] in results[:-1],
-        batch.step and batch.step.does,
-        batch.step is not None and batch.step.epoch >= 0,
-    )
+@dataclasses.dataclass(frozen=True, slots=True)
+class Append:
+    """What is appended to the session ``name``, and the statements that do it.
+
+    ``counter`` is the name of the token counter. ``content`` is the HMAC of the batch if the batch has a key.
+    """
+
+    vendor: str
+    name: SessionName
+    batch: Batch
+    threshold: Threshold
+    counter: str
+    content: str | None = None
+
+    def advance(self) -> tuple[str, dict[str, Any]]:
+        """Return the UPDATE that adds the batch to the session's counters, and marks the session due by the threshold.
+
+        It changes no row if there is no such session, or if the session cannot take the batch.
+        """
+        return _advance(self._shape()), self._params()
+
+    def in_one(self) -> tuple[str, dict[str, Any]]:
+        """Return the one statement that appends the batch, and stores its key (PostgreSQL)."""
+        batch, params = self.batch, self._params()
+        values = [columns.row_values(*row) for row in zip(batch.entries, _relative_rows(batch), batch.ids, strict=True)]
+        filled: tuple[str, ...] | None = None
+        if len(values) == 1:
+            # Without the columns that are NULL. PostgreSQL plans the statement each time, until it is prepared. Half as
+            # many columns take half as long.
+            added = {name: value for name, value in values[0].items() if value is not None}
+            filled = tuple(added)
+            params |= added
+        else:
+            params |= {name: [row[name] for row in values] for name in _APPENDED_NAMES}
+        if self.content is not None:
+            params |= {"key_hash": batch.key_hash, "key_content": self.content}
+        keyed_by_question = None if self.content is None else batch.is_keyed_by_question
+        return _append_in_one(self._shape(), filled, keyed_by_question), params
+
+    def use_key(self, advanced: Advanced) -> tuple[str, dict[str, Any]]:
+        """Return the INSERT of the batch's key, after ``advanced`` has made room for the messages."""
+        first_position, size = self.batch.key_place(advanced.last_position)
+        return f"INSERT INTO {USED_KEY} (session_id, {_KEY}) VALUES ({_KEY_VALUES})", {
+            "session_id": advanced.session_id,
+            "key_hash": self.batch.key_hash,
+            "first_position": first_position,
+            "size": size,
+            "content": self.content,
+        }
+
+    def inserts(self, advanced: Advanced) -> list[tuple[str, Any]]:
+        """Return the INSERTs of the messages, after ``advanced`` has made room for them."""
+        position = advanced.last_position - len(self.batch.entries)
+        total = advanced.unpinned_tokens - self.batch.after.unpinned_tokens
+        places = []
+        for row in _relative_rows(self.batch):
+            answers = row.answers
+            if answers is not None:
+                answers = advanced.answered_position if answers == LEADING else answers + position
+            places.append(Row(row.position + position, row.tokens_through + total, answers))
+        return self.inserts_at(advanced.session_id, places)
+
+    def inserts_at(self, session_id: int, places: Sequence[Row]) -> list[tuple[str, Any]]:
+        """Return the INSERTs of the messages at their ``places``."""
+        rows = [
+            {"session_id": session_id, **columns.row_values(*row)}
+            for row in zip(self.batch.entries, places, self.batch.ids, strict=True)
+        ]
+        if len(rows) == 1:
+            # Django finds SQLite's named parameters faster than positional ones.
+            values = {name: value for name, value in rows[0].items() if value is not None}
+            return [(_insert_one(self.vendor, tuple(values)), values)]
+        text, places_of_row = _insert_several(self.vendor)
+        return [
+            (text + ", ".join([places_of_row] * len(portion)), [value for row in portion for value in row])
+            for portion in _portions([list(row.values()) for row in rows])
+        ]
+
+    def _shape(self) -> _Shape:
+        batch, threshold = self.batch, self.threshold
+        after, results = batch.after, batch.leading_results
+        return _Shape(
+            self.vendor,
+            len(batch.entries) > 1,
+            threshold.tokens is not None,
+            threshold.messages is not None,
+            threshold.unindexed is not None,
+            self.name.row_id is not None,
+            batch.has_assistant,
+            after.call_position > 0,
+            after.unpinned_count > 0 and not batch.ends_with_result,
+            len(after.pinned),
+            len(set(results)),
+            bool(results) and results[-1] in results[:-1],
+            batch.step and batch.step.does,
+            batch.step is not None and batch.step.epoch >= 0,
+        )
+
+    def _params(self) -> dict[str, Any]:
+        """Return the parameters of the UPDATE."""
+        after, step, threshold = self.batch.after, self.batch.step, self.threshold
+        params: dict[str, Any] = {
+            "name_hash": self.name.name_hash,
+            "id": self.name.row_id,
+            "counter": self.counter,
+            "added_tokens": after.unpinned_tokens,
+            "max_tokens": threshold.tokens,
+            "max_messages": threshold.messages,
+            "max_unindexed": threshold.unindexed,
+            "exchange_calls": after.exchange_calls,
+            "open_calls": after.open_calls,
+        }
+        if len(self.batch.entries) > 1:
+            params |= {
+                "added": len(self.batch.entries),
+                "added_unpinned": after.unpinned_count,
+                "settled": after.settled_tokens,
+                "newest": after.newest_position,
+                "call_position": after.call_position,
+            }
+        if step is not None:
+            params |= {"turn": step.token, "turn_seconds": clock.later(self.vendor, step.seconds)}
+            params |= {"epoch": step.epoch, "at_position": step.last_position, "question": step.question}
+        if self.batch.leading_results:
+            params["repeated"] = f"%{REPEATED}%"
+        for number, mark in enumerate(dict.fromkeys(self.batch.leading_results)):
+            params |= {f"result{number}": mark, f"like{number}": f"%{mark}%"}
+        if after.pinned:
+            params |= {
+                "added_pinned": len(after.pinned),
+                "pinned_tokens": sum(pinned.tokens for pinned in after.pinned),
+                "max_pinned": MAX_PINNED - len(after.pinned),
+            }
+        for number, pinned in enumerate(after.pinned):
+            params |= {f"pinned{number}": pinned.position, f"tokens{number}": f":{pinned.tokens}"}
+        return params
+
+
+def mark_due(session_id: int) -> tuple[str, list[Any]]:
+    """Return the UPDATE that marks a session due from now on (SQLite)."""
+    now = clock.sql("sqlite")
+    return f"UPDATE {SESSION} SET due_since = {now}, due_revision = revision WHERE id = %s", [session_id]
 
 
 def _without(results: int) -> str:
@@ -95,63 +220,6 @@ def _without(results: int) -> str:
     for number in range(results):
         text = f"REPLACE({text}, %(result{number})s, '')"
     return text
-
-
-def advance(
-    vendor: str, name: SessionName, batch: Batch, threshold: Threshold, *, counter: str
-) -> tuple[str, dict[str, Any]]:
-    """Return the UPDATE that adds ``batch`` to a session's counters, and marks the session due by ``threshold``.
-
-    It changes no row if there is no such session, or if the session cannot take the batch.
-    """
-    return _advance(_shape(vendor, name, batch, threshold)), _advancing(vendor, name, batch, threshold, counter)
-
-
-def _advancing(vendor: str, name: SessionName, batch: Batch, threshold: Threshold, counter: str) -> dict[str, Any]:
-    """Return the parameters of the UPDATE."""
-    after = batch.after
-    params: dict[str, Any] = {
-        "name_hash": name.name_hash,
-        "id": name.row_id,
-        "counter": counter,
-        "added_tokens": after.unpinned_tokens,
-        "max_tokens": threshold.tokens,
-        "max_messages": threshold.messages,
-        "max_unindexed": threshold.unindexed,
-        "exchange_calls": after.exchange_calls,
-        "open_calls": after.open_calls,
-    }
-    if len(batch.entries) > 1:
-        params |= {
-            "added": len(batch.entries),
-            "added_unpinned": after.unpinned_count,
-            "settled": after.settled_tokens,
-            "newest": after.newest_position,
-            "call_position": after.call_position,
-        }
-    if batch.step is not None:
-        step = batch.step
-        params |= {"turn": step.token, "turn_seconds": clock.later(vendor, step.seconds)}
-        params |= {"epoch": step.epoch, "at_position": step.last_position, "question": step.question}
-    if batch.leading_results:
-        params["repeated"] = f"%{REPEATED}%"
-        for number, mark in enumerate(dict.fromkeys(batch.leading_results)):
-            params |= {f"result{number}": mark, f"like{number}": f"%{mark}%"}
-    if after.pinned:
-        params |= {
-            "added_pinned": len(after.pinned),
-            "pinned_tokens": sum(pinned.tokens for pinned in after.pinned),
-            "max_pinned": MAX_PINNED - len(after.pinned),
-        }
-        for number, pinned in enumerate(after.pinned):
-            params |= {f"pinned{number}": pinned.position, f"tokens{number}": f":{pinned.tokens}"}
-    return params
-
-
-def mark_due(session_id: int) -> tuple[str, list[Any]]:
-    """Return the UPDATE that marks a session due from now on (SQLite)."""
-    now = clock.sql("sqlite")
-    return f"UPDATE {SESSION} SET due_since = {now}, due_revision = revision WHERE id = %s", [session_id]
 
 
 @functools.lru_cache(maxsize=256)
@@ -296,36 +364,22 @@ def _conditions(shape: _Shape) -> list[str]:
 # Appending: the rows.
 
 
-def append_in_one(
-    name: SessionName, batch: Batch, threshold: Threshold, *, counter: str, content: str | None = None
-) -> tuple[str, dict[str, Any]]:
-    """Return the one statement that appends the first ``ROWS_PER_INSERT`` messages of ``batch`` (PostgreSQL).
-
-    With ``content``, the HMAC of the batch, it stores the batch's key too.
-    """
-    params = _advancing("postgresql", name, batch, threshold, counter)
-    rows = zip(batch.entries[:ROWS_PER_INSERT], _relative_rows(batch), batch.ids, strict=False)
-    values = [columns.row_values(*row) for row in rows]
-    filled: tuple[str, ...] | None = None
-    if len(values) == 1:
-        # Without the columns that are NULL. PostgreSQL plans the statement each time, until it is prepared. Half as
-        # many columns take half as long.
-        added = {name: value for name, value in values[0].items() if value is not None}
-        filled = tuple(added)
-        params |= added
-    else:
-        params |= {name: [row[name] for row in values] for name in _APPENDED_NAMES}
-    if content is not None:
-        params |= {"key_hash": batch.key_hash, "key_content": content}
-    shape = _shape("postgresql", name, batch, threshold)
-    with_question = batch.is_keyed_by_question
-    return _append_in_one(shape, filled, is_keyed=content is not None, with_question=with_question), params
-
-
 @functools.lru_cache(maxsize=1024)
-def _append_in_one(shape: _Shape, filled: tuple[str, ...] | None, *, is_keyed: bool, with_question: bool) -> str:
-    """Return the statement for one message with the parameters ``filled``, or for several."""
-    used = _used(shape, with_question=with_question) if is_keyed else ""
+def _append_in_one(shape: _Shape, filled: tuple[str, ...] | None, keyed_by_question: bool | None) -> str:
+    """Return the statement for one message with the parameters ``filled``, or for several.
+
+    It stores the key of the batch with the question or with the messages, unless ``keyed_by_question`` is None.
+    """
+    used = ""
+    if keyed_by_question is not None:
+        # See Batch.key_place().
+        first, size = ("%(question)s" if keyed_by_question else "last_position"), "1"
+        if shape.several and not keyed_by_question:
+            first, size = "last_position - %(added)s + 1", "%(added)s"
+        used = (
+            f"used AS (INSERT INTO {USED_KEY} (session_id, {_KEY}) SELECT id, %(key_hash)s, {first}, {size}, "
+            "%(key_content)s FROM advanced), "
+        )
     added = _ADDED if filled is None else _added_one(filled)
     return (
         f"WITH advanced AS ({_advance(shape)}), {used}added AS (INSERT INTO {MESSAGE} {added}) SELECT * FROM advanced"
@@ -333,35 +387,6 @@ def _append_in_one(shape: _Shape, filled: tuple[str, ...] | None, *, is_keyed: b
 
 
 _KEY = "key_hash, first_position, size, content"
-
-
-def _used(shape: _Shape, *, with_question: bool) -> str:
-    """Return the INSERT of the key of a batch, as a part of a statement. See :meth:`.Batch.key_place`."""
-    first, size = (
-        ("%(question)s", "1")
-        if with_question
-        else ("last_position - %(added)s + 1", "%(added)s")
-        if shape.several
-        else ("last_position", "1")
-    )
-    return (
-        f"used AS (INSERT INTO {USED_KEY} (session_id, {_KEY}) SELECT id, %(key_hash)s, {first}, {size}, "
-        "%(key_content)s FROM advanced), "
-    )
-
-
-def use_key(batch: Batch, content: str, session_id: int, last_position: int) -> tuple[str, dict[str, Any]]:
-    """Return the INSERT of the key of ``batch``, which ends at ``last_position``, and whose HMAC is ``content``."""
-    first_position, size = batch.key_place(last_position)
-    return f"INSERT INTO {USED_KEY} (session_id, {_KEY}) VALUES ({_KEY_VALUES})", {
-        "session_id": session_id,
-        "key_hash": batch.key_hash,
-        "first_position": first_position,
-        "size": size,
-        "content": content,
-    }
-
-
 _KEY_VALUES = ", ".join(f"%({name})s" for name in ("session_id", *_KEY.split(", ")))
 
 
@@ -416,34 +441,6 @@ def _relative_rows(batch: Batch) -> Sequence[Row]:
     ]
 
 
-def inserts(vendor: str, batch: Batch, advanced: Advanced, start: int = 0) -> list[tuple[str, Any]]:
-    """Return the INSERTs of the entries from ``start`` on, after ``advanced`` has made room for them."""
-    position = advanced.last_position - len(batch.entries)
-    total = advanced.unpinned_tokens - batch.after.unpinned_tokens
-    places = []
-    for row in _relative_rows(batch):
-        answers = row.answers
-        if answers is not None:
-            answers = advanced.answered_position if answers == LEADING else answers + position
-        places.append(Row(row.position + position, row.tokens_through + total, answers))
-    return inserts_at(vendor, batch, advanced.session_id, places, start)
-
-
-def inserts_at(
-    vendor: str, batch: Batch, session_id: int, places: Sequence[Row], start: int = 0
-) -> list[tuple[str, Any]]:
-    """Return the INSERTs of the entries from ``start`` on at their ``places``."""
-    rows = [
-        {"session_id": session_id, **columns.row_values(*row)}
-        for row in zip(batch.entries[start:], places[start:], batch.ids[start:], strict=True)
-    ]
-    if len(rows) == 1:
-        # Django finds SQLite's named parameters faster than positional ones.
-        values = {name: value for name, value in rows[0].items() if value is not None}
-        return [(_insert_one(vendor, tuple(values)), values)]
-    return [_insert(vendor, portion) for portion in _portions([list(row.values()) for row in rows])]
-
-
 def _portions(rows: list[list[Any]]) -> list[list[list[Any]]]:
     """Divide ``rows`` into those of one INSERT each."""
     portions: list[list[list[Any]]] = []
@@ -456,11 +453,6 @@ def _portions(rows: list[list[Any]]) -> list[list[list[Any]]]:
         portions[-1].append(row)
         size += length
     return portions
-
-
-def _insert(vendor: str, rows: list[list[Any]]) -> tuple[str, list[Any]]:
-    text, row = _insert_several(vendor)
-    return text + ", ".join([row] * len(rows)), [value for row in rows for value in row]
 
 
 @functools.lru_cache(maxsize=256)
@@ -480,13 +472,9 @@ def _insert_several(vendor: str) -> tuple[str, str]:
     return f"INSERT INTO {MESSAGE} ({_quoted(vendor, _INSERTED)}) VALUES ", f"(%s, {', '.join(marks)})"
 
 
-# Reserved words of MariaDB.
-_RESERVED = frozenset({"usage"})
-
-
 def _quoted(vendor: str, names: Iterable[str]) -> str:
-    """Return the names in a list, quoted if the database needs it."""
-    return ", ".join(f"`{name}`" if vendor == "mysql" and name in _RESERVED else name for name in names)
+    """Return the names in a list. ``usage`` is a reserved word of MariaDB."""
+    return ", ".join(f"`{name}`" if vendor == "mysql" and name == "usage" else name for name in names)
 
 
 # Copying.
