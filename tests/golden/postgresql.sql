@@ -463,6 +463,7 @@ WITH advanced AS (
     WHERE name_hash = %(name_hash)s
     AND open_calls <> ''
     AND exchange_calls LIKE %(like0)s
+    AND exchange_calls NOT LIKE %(repeated)s
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
     due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, tokens_through, position, created_at, answers, role, kind,
@@ -491,6 +492,7 @@ WITH advanced AS (
     AND REPLACE(open_calls, %(result0)s, '') <> ''
     AND exchange_calls LIKE %(like0)s
     AND exchange_calls LIKE %(like1)s
+    AND exchange_calls NOT LIKE %(repeated)s
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
     due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, usage,
@@ -527,6 +529,7 @@ WITH advanced AS (
     AND REPLACE(REPLACE(open_calls, %(result0)s, ''), %(result1)s, '') <> ''
     AND exchange_calls LIKE %(like0)s
     AND exchange_calls LIKE %(like1)s
+    AND exchange_calls NOT LIKE %(repeated)s
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
     due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, usage,
@@ -564,6 +567,7 @@ WITH advanced AS (
     WHERE name_hash = %(name_hash)s
     AND open_calls <> ''
     AND exchange_calls LIKE %(like0)s
+    AND exchange_calls NOT LIKE %(repeated)s
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
     due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, usage,

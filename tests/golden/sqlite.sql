@@ -269,6 +269,7 @@ updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.0000
 WHERE name_hash = %(name_hash)s
 AND open_calls <> ''
 AND exchange_calls LIKE %(like0)s
+AND exchange_calls NOT LIKE %(repeated)s
 RETURNING id, last_position, unpinned_tokens, answered_position, due_since || '' AS due,
 1 = 0 AS turned_due;
 
@@ -289,6 +290,7 @@ WHERE name_hash = %(name_hash)s
 AND REPLACE(open_calls, %(result0)s, '') <> ''
 AND exchange_calls LIKE %(like0)s
 AND exchange_calls LIKE %(like1)s
+AND exchange_calls NOT LIKE %(repeated)s
 RETURNING id, last_position, unpinned_tokens, answered_position, due_since || '' AS due,
 1 = 0 AS turned_due;
 
@@ -309,6 +311,7 @@ WHERE name_hash = %(name_hash)s
 AND REPLACE(REPLACE(open_calls, %(result0)s, ''), %(result1)s, '') <> ''
 AND exchange_calls LIKE %(like0)s
 AND exchange_calls LIKE %(like1)s
+AND exchange_calls NOT LIKE %(repeated)s
 RETURNING id, last_position, unpinned_tokens, answered_position, due_since || '' AS due,
 1 = 0 AS turned_due;
 
@@ -330,6 +333,7 @@ updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.0000
 WHERE name_hash = %(name_hash)s
 AND open_calls <> ''
 AND exchange_calls LIKE %(like0)s
+AND exchange_calls NOT LIKE %(repeated)s
 RETURNING id, last_position, unpinned_tokens, answered_position, due_since || '' AS due,
 1 = 0 AS turned_due;
 

@@ -129,7 +129,7 @@ def accepted(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
             details = call[form] if isinstance(call.get(form), dict) else {}
             call[form] = details | {"name": name, "input" if form == "custom" else "arguments": arguments}
             call["type"] = form
-        if fields["role"] == "assistant" and not str(fields.get("content") or "").strip():
+        if fields["role"] == "assistant" and not str(fields.get("content", "?") or "").strip():
             fields["content"] = None  # Some providers refuse a blank text.
     return wire
 
