@@ -12,6 +12,7 @@ from django_convmemory.context.assembly import Context
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.handles import ConversationMemory
 from django_convmemory.scheduling import NullScheduler
+from django_convmemory.store.either import Store
 from django_convmemory.store.in_memory import InMemoryStore
 from django_convmemory.tokens import Utf8TokenCounter
 from tests.wire import validators
@@ -35,18 +36,18 @@ class Forgetful:
         return self.chat(request)
 
 
-def memories(**options: Any) -> list[ConversationMemory]:
+def memories(store: Callable[[], Store] = InMemoryStore, **options: Any) -> list[ConversationMemory]:
     """A memory of each class, with limits that the conversations exceed."""
     options = {"counter": Utf8TokenCounter(), "scheduler": NullScheduler(), "max_summary_tokens": 30, **options}
     return [
-        memory_classes.ConversationBufferMemory(InMemoryStore(), **options),
-        memory_classes.ConversationWindowMemory(InMemoryStore(), 7, **options),
-        memory_classes.ConversationWindowMemory(InMemoryStore(), 8, 0.5, **options),
-        memory_classes.ConversationTokenBufferMemory(InMemoryStore(), 330, **options),
-        memory_classes.ConversationTokenBufferMemory(InMemoryStore(), 330, 0.5, **options),
-        memory_classes.ConversationSummaryMemory(InMemoryStore(), Forgetful(), 3, **options),
+        memory_classes.ConversationBufferMemory(store(), **options),
+        memory_classes.ConversationWindowMemory(store(), 7, **options),
+        memory_classes.ConversationWindowMemory(store(), 8, 0.5, **options),
+        memory_classes.ConversationTokenBufferMemory(store(), 330, **options),
+        memory_classes.ConversationTokenBufferMemory(store(), 330, 0.5, **options),
+        memory_classes.ConversationSummaryMemory(store(), Forgetful(), 3, **options),
         memory_classes.ConversationSummaryBufferMemory(
-            InMemoryStore(), Forgetful(), 300, **{"max_context_tokens": 700, **options}
+            store(), Forgetful(), 300, **{"max_context_tokens": 700, **options}
         ),
     ]
 
@@ -69,13 +70,18 @@ def contexts(
 
 
 _Any: Literal["any"] = "any"
+_OneSystem: Literal["one_system"] = "one_system"
 _Alternating: Literal["alternating"] = "alternating"
 FORMS: Mapping[str, Callable[[Context], Iterator[str]]] = {
     "chat, any": lambda context: validators.chat(_plain(context.to_openai(roles=_Any))),
-    "chat, alternating": lambda context: _both(_plain(context.to_openai(roles=_Alternating))),
+    "chat, one_system": lambda context: _both(_plain(context.to_openai(roles=_OneSystem)), validators.one_system),
+    "chat, alternating": lambda context: _both(
+        _plain(context.to_openai(roles=_Alternating)), validators.strict_template
+    ),
     "anthropic": lambda context: validators.anthropic(context.to_anthropic()),
     "anthropic, cache": lambda context: validators.anthropic(context.to_anthropic(cache_control=True)),
     "responses, any": lambda context: validators.responses(_plain(context.to_responses(roles=_Any))),
+    "responses, one_system": lambda context: validators.responses(_plain(context.to_responses(roles=_OneSystem))),
     "responses, alternating": lambda context: validators.responses(_plain(context.to_responses(roles=_Alternating))),
 }
 
@@ -84,9 +90,9 @@ def _plain(wire: Any) -> list[dict[str, Any]]:
     return list(wire)
 
 
-def _both(wire: list[dict[str, Any]]) -> Iterator[str]:
+def _both(wire: list[dict[str, Any]], template: Callable[..., Iterator[str]]) -> Iterator[str]:
     yield from validators.chat(wire)
-    yield from validators.strict_template(wire)
+    yield from template(wire)
 
 
 def check(conversation: Sequence[Any], **options: Any) -> Counter[str]:
