@@ -49,8 +49,7 @@ class Version(NamedTuple):
 def versions(memory: ConversationMemory, key: str = "s") -> list[Version]:
     """The valid versions of a session in either store, in order."""
     if isinstance(memory.store, InMemoryStore):
-        session = memory.store.session(memory.resolve(key))
-        stored = [row for row in session.versions.values() if row.valid] if session else []
+        stored = [row for row in memory.store.session(memory.resolve(key)).versions if row.valid]
         return [
             Version(
                 row.value.version,
@@ -84,9 +83,7 @@ def assert_sound(memory: ConversationMemory) -> None:
 def expire(memory: ConversationMemory, key: str | Named = "s") -> None:
     """Let the lease of a session run out."""
     if isinstance(memory.store, InMemoryStore):
-        session = memory.store.session(memory.resolve(key))
-        assert session is not None
-        session.lease_expires_at = 0.0
+        memory.store.session(memory.resolve(key)).lease_expires_at = 0.0
     else:
         models.Session.objects.named(memory.resolve(key)).update(lease_expires_at=Clock(-1))
 

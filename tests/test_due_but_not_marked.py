@@ -155,9 +155,9 @@ def test_a_marked_session_keeps_the_time_since_when_it_was_due(store: Store) -> 
     talk(memory, 10)
     assert len(memory.sweep()) == 1
     if isinstance(store, InMemoryStore):
-        before = store.session(memory.resolve("s")).due_since  # type: ignore[union-attr]
+        before = store.session(memory.resolve("s")).due_since
         with_limit(50, store).sweep()
-        assert store.session(memory.resolve("s")).due_since == before  # type: ignore[union-attr]
+        assert store.session(memory.resolve("s")).due_since == before
     else:
         due_since = session().due_since
         with_limit(50, store).sweep()

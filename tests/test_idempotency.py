@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import io
 import threading
@@ -83,9 +82,7 @@ def test_a_redaction_deletes_the_hash_of_a_key_whose_other_messages_were_removed
     chat.redact(1)
 
     if isinstance(store, InMemoryStore):
-        session = store.session(memory.resolve("s"))
-        assert session is not None
-        assert [used.content for used in session.keys.values()] == [""]
+        assert [used.content for used in store.session(memory.resolve("s")).keys.values()] == [""]
     else:
         assert models.UsedKey.objects.get().content == ""
 
@@ -108,8 +105,8 @@ def grow_old(store: Store, days: float) -> None:
     """Let the messages of the used keys be removed so many days ago."""
     if isinstance(store, InMemoryStore):
         for session in store._sessions.values():
-            for key_hash, used in session.keys.items():
-                session.keys[key_hash] = dataclasses.replace(used, gone_at=time.time() - days * 86400)
+            for used in session.keys.values():
+                used.gone_at = time.time() - days * 86400
     else:
         models.UsedKey.objects.filter(gone_at__isnull=False).update(gone_at=Clock(-days * 86400))
 

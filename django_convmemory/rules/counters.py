@@ -6,6 +6,7 @@ append reads nothing before it writes. :class:`Batch` prepares the numbers for t
 
 from __future__ import annotations
 
+import copy
 import datetime as dt
 import functools
 import hashlib
@@ -370,6 +371,12 @@ class Batch:
         self.leading_results = tuple(results)
         # The effect of the entries after the first assistant message does not depend on the session.
         self.after, self.rows = (_EMPTY, []) if has_items else _EMPTY.append(known)
+
+    def with_step(self, step: Step) -> Batch:
+        """Return this batch with another step."""
+        batch = copy.copy(self)
+        batch.step = step
+        return batch
 
     @property
     def is_keyed_by_question(self) -> bool:

@@ -54,7 +54,7 @@ class Step(NamedTuple):
             if token and open_seconds is not None and open_seconds > 0:
                 raise in_progress(open_seconds)
         elif token != self.token:
-            raise TurnLost("Another request answers in this session now, because this turn had lasted too long.")
+            raise lost()
         if self.epoch >= 0 and (self.epoch, self.last_position) != (epoch, last_position):
             raise changed()
 
@@ -83,6 +83,11 @@ def in_progress(seconds: float) -> TurnInProgress:
         "Another request answers in this session. Try again when it has ended, or wait longer.",
         retry_after=max(0.0, seconds),
     )
+
+
+def lost() -> TurnLost:
+    """Return the error for a turn that was not renewed in time."""
+    return TurnLost("Another request answers in this session now, because this turn had lasted too long.")
 
 
 def changed() -> QuestionChanged:

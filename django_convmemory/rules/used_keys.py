@@ -26,24 +26,21 @@ from django_convmemory.rules.counters import Batch
 FORGOTTEN_AFTER = 30 * 24 * 3600
 
 
-def check_retry(batch: Batch, first_position: int, size: int, *, is_same: bool, is_gone: bool) -> None:
-    """Raise IdempotencyConflict unless ``batch`` is a retry of what its key has stored, and that is still stored.
-
-    The key has stored ``size`` messages from ``first_position`` on. ``is_same`` says that their content may be that of
-    ``batch``, and ``is_gone`` that one of them was removed.
-    """
-    check_content(batch, first_position, size, is_same=is_same)
-    if is_gone:
-        raise IdempotencyConflict(
-            f"This idempotency key stored the same content at position {first_position}, and messages of it were "
-            "removed since. Nothing was stored. To store the content again, use a new key."
-        )
-
-
 def check_content(batch: Batch, first_position: int, size: int, *, is_same: bool) -> None:
-    """Raise IdempotencyConflict if the key of ``batch`` has stored other content. The arguments are as above."""
+    """Raise IdempotencyConflict if the key of ``batch`` has stored other content.
+
+    The key has stored ``size`` messages from ``first_position`` on. ``is_same``: it may be the content of ``batch``.
+    """
     if size != (len(batch.entries) if batch.asked is None else 1) or not is_same:
         raise IdempotencyConflict(
             f"This idempotency key stored other content at position {first_position}. Use a new key for new content, "
             "and the same content for a retry."
         )
+
+
+def removed(first_position: int) -> IdempotencyConflict:
+    """Return the error for a key whose content was stored at this position, and was removed."""
+    return IdempotencyConflict(
+        f"This idempotency key stored the same content at position {first_position}, and messages of it were "
+        "removed since. Nothing was stored. To store the content again, use a new key."
+    )

@@ -603,9 +603,10 @@ def late_result(call_id: str, calling: int, closing: int | None) -> ToolResultRe
 
 
 class Attempted(NamedTuple):
-    """An attempt in the in-memory store, for tests."""
+    """An attempt in the in-memory store, for tests. ``fallback``: the fallback made the version."""
 
     session_id: int
     alias: str
-    started_at: dt.datetime
+    started_at: float
     record: AttemptRecord
+    fallback: bool

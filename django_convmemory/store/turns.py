@@ -76,7 +76,7 @@ class Turns(Database):
         rows = models.Session.objects.using(using).named(name).filter(turn_token=step.token)
         changes = appending.turn_columns(step._replace(does=Does.GOES_ON), 0)
         if not transactions.run(using, lambda: rows.update(**changes), atomic=False, happened=lambda: False):
-            Step(step.token, 0.0, Does.GOES_ON).check("", open_seconds=None, epoch=-1, last_position=0)
+            raise turns.lost()
         return bool(rows.values_list("turn_stopped", flat=True).first())
 
     def end_turn(self, name: SessionName, step: Step) -> None:
@@ -108,12 +108,8 @@ class Turns(Database):
                 appending.check_step(using, transactions.latest(sessions).first(), step)
                 raise turns.changed()
             editing.truncate(using, name, after, threshold, revision=None)
-            batch.step = step._replace(epoch=-1)
-            try:
-                appended = appending.append_new(using, name, batch, threshold, counter=counter)
-            finally:
-                batch.step = step
-            return appended
+            checked = batch.with_step(step._replace(epoch=-1))
+            return appending.append_new(using, name, checked, threshold, counter=counter)
 
         return transactions.run(using, work, savepoint=True)
 

@@ -47,9 +47,10 @@ def replay(using: str, name: SessionName, batch: Batch) -> Appended | None:
         session_id, first, size, content, gone_at, epoch, due_since = key
         if gone_at is not None and keys.forgotten().delete()[0]:
             return None
+        used_keys.check_content(batch, first, size, is_same=is_same(content, batch))
         # If messages are missing at the epoch at which they should be there, the session is damaged.
-        is_gone = gone_at is not None or epoch == seen_epoch
-        used_keys.check_retry(batch, first, size, is_same=is_same(content, batch), is_gone=is_gone)
+        if gone_at is not None or epoch == seen_epoch:
+            raise used_keys.removed(first)
         last = first + size - 1
         rows = models.Message.objects.using(using).filter(session_id=session_id, position__range=(first, last))
         # At another epoch, the messages may have been removed since the key was read.
