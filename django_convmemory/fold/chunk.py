@@ -13,6 +13,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from django_convmemory.exceptions import ChatModelError, ContextLengthExceeded, RequestRejected
 from django_convmemory.fold.base import Fold, LeaseLost
 from django_convmemory.messages import ChatMessage, spoken
 from django_convmemory.rules.exchanges import MessageRef, Turn
@@ -110,9 +111,19 @@ def end_of(turns: Sequence[Turn], ends: Sequence[int], start: int, window: int) 
     return chunk_end
 
 
-def smaller_window(fold: Fold, chunk: Chunk) -> int:
-    """Return the window to try next if the model says that ``chunk`` is too long. It may be too small to try."""
-    return min(fold.window, sum(map(fold.requests.counter.count, chunk.messages))) // 2
+def smaller_window(fold: Fold, chunk: Chunk, error: ChatModelError) -> int | None:
+    """Return the window to try next after ``error``: half of ``chunk``. None: a smaller one would be of no use.
+
+    If the error may mean the length, half of the chunk finds out, once in a run.
+    """
+    is_known = isinstance(error, ContextLengthExceeded)
+    if not is_known and (fold.has_guessed or not (isinstance(error, RequestRejected) and error.may_be_too_long)):
+        return None
+    window = min(fold.window, sum(map(fold.requests.counter.count, chunk.messages))) // 2
+    if window < SMALLEST_WINDOW:
+        return None
+    fold.has_guessed = fold.has_guessed or not is_known
+    return window
 
 
 class ExchangePart(NamedTuple):
