@@ -2,7 +2,8 @@
 
 A chunk has whole exchanges. An exchange that is longer than a chunk is folded alone, in parts, each small enough for
 one model call. An offset counts the characters of what was spoken (:func:`.messages.spoken`), one message after the
-other. So each character is in exactly one part, wherever a run ends and another one continues.
+other, with notes in place of encoded data. So each character is in exactly one part, wherever a run ends and another
+one continues.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import NamedTuple
 from django_convmemory.exceptions import ChatModelError, ContextLengthExceeded, RequestRejected
 from django_convmemory.fold.base import Fold, LeaseLost
 from django_convmemory.messages import ChatMessage, spoken
+from django_convmemory.rules import encoded
 from django_convmemory.rules.exchanges import MessageRef, Turn
 from django_convmemory.tokens import TokenCounter
 
@@ -79,6 +81,7 @@ def choose(fold: Fold, tail: Sequence[Turn], ends: Sequence[int], start: int) ->
     rows = fold.store.messages(claim, first, last)
     if len(rows) != len(turns):
         raise LeaseLost  # Messages were removed since the claim: the epoch would refuse the result of a call.
+    rows = [row._replace(message=encoded.replaced_in(row.message)) for row in rows]
     chunk = Chunk(first, last, rows, len(turns), sum([turn.tokens for turn in turns]), end)
     if end != first_end or chunk.is_wordless:
         return chunk
