@@ -263,7 +263,13 @@ class RequestRejected(ModelUnavailable):
     """The provider refuses this one request with an error that may be ours or its own (HTTP 4xx other than 429).
 
     It is tried again later. It says nothing about other sessions, so it does not count as an outage.
+    ``may_be_too_long``: the reason is not known, so it may be the length. Compaction then tries half of the messages,
+    once.
     """
+
+    def __init__(self, message: str, *, retry_after: float | None = None, may_be_too_long: bool = False) -> None:
+        super().__init__(message, retry_after=retry_after)
+        self.may_be_too_long = may_be_too_long
 
 
 class ModelMisconfigured(ChatModelError):

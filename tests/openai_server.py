@@ -80,6 +80,8 @@ class OpenAIServer:
         self.default = Behaviour()
         # A prompt in which this stands is refused for its content.
         self.refused = ""
+        # A prompt with more characters gets this behaviour instead.
+        self.longest, self.too_long = sys.maxsize, Behaviour("context_length")
         self.log: list[Exchange] = []
         self.stopping = threading.Event()
         self._queue: collections.deque[Behaviour] = collections.deque()
@@ -153,6 +155,8 @@ class OpenAIServer:
     def _next(self, body: dict[str, Any]) -> Behaviour:
         if self.refused and self.refused in prompt(body):
             return Behaviour("content_filter")
+        if len(prompt(body)) > self.longest:
+            return self.too_long
         return self._queue.popleft() if self._queue else self.default
 
 

@@ -110,6 +110,14 @@ SETUP_TEXTS: Final = _one_of(
     r"is not a valid model id",  # OpenRouter
     r"invalid model name passed in model=",  # LiteLLM
 )
+# A 400 with these phrases has another cause than the length. With any other text, the request may be too long.
+NOT_LENGTH_TEXTS: Final = _one_of(
+    r"api[ _-]?key|credential|unauthori[sz]ed|authenticat",
+    r"(unknown|invalid|no such) model|model .{0,80}(not found|not exist|no longer)",
+    r"(unknown|unsupported|unrecogni[sz]ed|unexpected)[ _](request )?(parameter|argument|field|property|value)",
+    r"extra inputs are not permitted|extra_forbidden",  # pydantic, in front of many servers
+    r"content[ _](policy|filter)|usage polic|safety|moderation|flagged|敏感|违规",
+)
 SETUP_STATUSES: Final = frozenset({401, 402, 403, 404, 405, 410})
 
 # Values of finish_reason that OpenAI does not use. Compaction knows only OpenAI's "stop" and "length" (cut off).
@@ -168,15 +176,13 @@ def rejection(
     blamed = error.get("param")
     if status in {400, 422} and isinstance(blamed, str) and (blamed == "model" or blamed in parameters):
         return exceptions.ModelMisconfigured(f"{summary}: it refuses {blamed!r}. Correct the chat model's options.")
-    kind = exceptions.ModelUnavailable
-    if status == 429:
-        kind = exceptions.RateLimited
-    elif status is not None and 400 <= status < 500 and status != 408:
-        kind = exceptions.RequestRejected
-    return kind(
-        f"{summary}. If this repeats, check the provider's status and rate limit.",
-        retry_after=retry_after(reply.headers),
-    )
+    message = f"{summary}. If this repeats, check the provider's status and rate limit."
+    seconds = retry_after(reply.headers)
+    if status is not None and 400 <= status < 500 and status not in {408, 429}:
+        is_explained = status not in {400, 422} or NOT_LENGTH_TEXTS.search(" ".join([*words, text]))
+        return exceptions.RequestRejected(message, retry_after=seconds, may_be_too_long=not is_explained)
+    kind = exceptions.RateLimited if status == 429 else exceptions.ModelUnavailable
+    return kind(message, retry_after=seconds)
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:

@@ -45,7 +45,8 @@ class Fold:
       row notes it.
     - ``run`` is what observers are told.
     - ``claim`` is replaced after each version that is published.
-    - ``window``, in tokens, shrinks if the model says that a chunk was too long.
+    - ``window``, in tokens, shrinks if the model says that a chunk was too long. ``has_guessed``: it has shrunk once
+      because of an error that may have meant that.
     - ``own_error`` and ``fallback_error`` are those of the models with the current chunk.
     - ``probe_until``: until then this run is the only one that may ask the alias's own model. ``recovered``: its
       answer ended the alias's pause.
@@ -69,6 +70,7 @@ class Fold:
     started: float = 0.0
     lease: float = dataclasses.field(init=False)
     window: int = dataclasses.field(init=False)
+    has_guessed: bool = False
     own_error: ChatModelError | None = None
     fallback_error: ChatModelError | None = None
     probe_until: dt.datetime | None = None

@@ -2,7 +2,8 @@
 
 A chunk has whole exchanges. An exchange that is longer than a chunk is folded alone, in parts, each small enough for
 one model call. An offset counts the characters of what was spoken (:func:`.messages.spoken`), one message after the
-other. So each character is in exactly one part, wherever a run ends and another one continues.
+other, with notes in place of encoded data. So each character is in exactly one part, wherever a run ends and another
+one continues.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from django_convmemory.exceptions import ChatModelError, ContextLengthExceeded, RequestRejected
 from django_convmemory.fold.base import Fold, LeaseLost
 from django_convmemory.messages import ChatMessage, spoken
+from django_convmemory.rules import encoded
 from django_convmemory.rules.exchanges import MessageRef, Turn
 from django_convmemory.tokens import TokenCounter
 
@@ -78,6 +81,7 @@ def choose(fold: Fold, tail: Sequence[Turn], ends: Sequence[int], start: int) ->
     rows = fold.store.messages(claim, first, last)
     if len(rows) != len(turns):
         raise LeaseLost  # Messages were removed since the claim: the epoch would refuse the result of a call.
+    rows = [row._replace(message=encoded.replaced_in(row.message)) for row in rows]
     chunk = Chunk(first, last, rows, len(turns), sum([turn.tokens for turn in turns]), end)
     if end != first_end or chunk.is_wordless:
         return chunk
@@ -110,9 +114,19 @@ def end_of(turns: Sequence[Turn], ends: Sequence[int], start: int, window: int) 
     return chunk_end
 
 
-def smaller_window(fold: Fold, chunk: Chunk) -> int:
-    """Return the window to try next if the model says that ``chunk`` is too long. It may be too small to try."""
-    return min(fold.window, sum(map(fold.requests.counter.count, chunk.messages))) // 2
+def smaller_window(fold: Fold, chunk: Chunk, error: ChatModelError) -> int | None:
+    """Return the window to try next after ``error``: half of ``chunk``. None: a smaller one would be of no use.
+
+    If the error may mean the length, half of the chunk finds out, once in a run.
+    """
+    is_known = isinstance(error, ContextLengthExceeded)
+    if not is_known and (fold.has_guessed or not (isinstance(error, RequestRejected) and error.may_be_too_long)):
+        return None
+    window = min(fold.window, sum(map(fold.requests.counter.count, chunk.messages))) // 2
+    if window < SMALLEST_WINDOW:
+        return None
+    fold.has_guessed = fold.has_guessed or not is_known
+    return window
 
 
 class ExchangePart(NamedTuple):

@@ -166,7 +166,7 @@ def _fold_next(fold: Fold, turns: Sequence[Turn], ends: Sequence[int], start: in
     If the model fails, try a smaller chunk or the other model at once, as far as that makes sense.
     Raises LeaseLost, or the last ChatModelError.
     """
-    model = call.first(fold)
+    model, known_window = call.first(fold), fold.window
     while True:
         chunk = chunks.choose(fold, turns, ends, start)
         if chunk.is_wordless:
@@ -175,10 +175,13 @@ def _fold_next(fold: Fold, turns: Sequence[Turn], ends: Sequence[int], start: in
         try:
             yield from version.write(fold, chunk, model)
         except exceptions.ChatModelError as error:
-            if isinstance(error, exceptions.ContextLengthExceeded):
-                fold.window = chunks.smaller_window(fold, chunk)
-                if fold.window >= chunks.SMALLEST_WINDOW:
-                    continue
+            smaller = chunks.smaller_window(fold, chunk, error)
+            if smaller is not None:
+                known_window = smaller if isinstance(error, exceptions.ContextLengthExceeded) else known_window
+                fold.window = smaller
+                continue
+            # Half of a chunk may have been a guess, which was of no use.
+            fold.window = known_window
             other = call.following(fold, model, error)
             if other is not None:
                 model = other

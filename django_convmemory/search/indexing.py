@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from django_convmemory.messages import REASONING, ChatMessage
-from django_convmemory.rules import segments
+from django_convmemory.rules import encoded, segments
 from django_convmemory.rules.segments import MAX_CHARACTERS, Document, Indexable
 from django_convmemory.search import tokenizer
 from django_convmemory.store.either import Store
@@ -48,11 +48,14 @@ def document(message: ChatMessage, *, redacted: bool = False) -> list[str]:
 
 
 def indexed_text(message: ChatMessage) -> str:
-    """Return the name, the text and the arguments of the calls of ``message``, separated by line feeds."""
+    """Return the name, the text and the arguments of the calls of ``message``, separated by line feeds.
+
+    A note stands in place of encoded data.
+    """
     text = message.text
     texts = [message.name or "", _unescaped(text) if message.role == "tool" else text]
     texts += [_unescaped(arguments) for call in message.tool_calls for arguments in _arguments(call)]
-    return "\n".join(filter(None, texts))[:MAX_CHARACTERS]
+    return encoded.replaced("\n".join(filter(None, texts))[:MAX_CHARACTERS])
 
 
 def _arguments(call: Mapping[str, Any]) -> Iterator[str]:

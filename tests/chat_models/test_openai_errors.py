@@ -251,6 +251,41 @@ def test_other_errors_count_as_temporary(
     assert type(error_of(chat, model_at(server))) is expected
 
 
+UNKNOWN = [
+    (400, ""),
+    (400, "<html><h1>400 Bad Request</h1></html>"),
+    (400, of_openai("Die Eingabe ist zu lang.")),
+    (400, of_openai("Prompt 超长", "1261")),
+    (400, of_openai("…", "invalid_value", param="messages.[3]")),
+    (422, {"detail": [{"type": "string_too_long", "msg": "String should have at most 8000 characters"}]}),
+    (200, {"error": {"code": 400, "message": "…"}}),
+]
+KNOWN = [
+    (400, of_openai("Incorrect API key provided.")),
+    (409, of_openai("The input is too long.")),
+    (400, of_openai("The model `tiny` does not exist.")),
+    (400, of_openai("…", "unsupported_parameter", param="top_k")),
+    (400, of_openai("Unrecognized request argument supplied: top_k")),
+    (422, {"detail": [{"type": "extra_forbidden", "msg": "Extra inputs are not permitted"}]}),
+    (400, of_openai("Blocked by our content policy.")),
+    (400, of_openai("输入包含敏感内容")),
+]
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "expected"), [(*case, True) for case in UNKNOWN] + [(*case, False) for case in KNOWN]
+)
+def test_only_an_error_that_is_not_known_may_mean_the_length(
+    server: OpenAIServer, status: int, body: Any, expected: bool
+) -> None:
+    server.queue(Behaviour("raw", status=status, body=body))
+
+    error = error_of(chat, model_at(server))
+
+    assert isinstance(error, exceptions.RequestRejected)
+    assert error.may_be_too_long is expected
+
+
 @pytest.mark.parametrize(
     "body",
     [
