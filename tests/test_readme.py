@@ -232,7 +232,7 @@ def test_a_request_that_has_waited_long_enough_is_told_when_to_try_again(site: S
 
     site.namespace["ask"] = ask
     assert site.post("What is Rust?") == OK
-    assert [(answer.status_code, int(answer["Retry-After"]) > 100) for answer in answers] == [(409, True)]
+    assert [(answer.status_code, answer["Retry-After"]) for answer in answers] == [(409, "5")]
 
 
 def test_a_question_that_was_edited_meanwhile_is_a_conflict(site: Site) -> None:
