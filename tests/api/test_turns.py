@@ -381,11 +381,11 @@ def test_turns_of_somebody_else_do_not_exist(chat: SessionHandle) -> None:
 
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"RESPONDER": 7}, "RESPONDER must be str or None"),
-    ({"RESPONDER": "nowhere.ask"}, "nowhere"),
+    ({"RESPONDER": "nowhere.ask"}, "RESPONDER names 'nowhere.ask', but: No module named 'nowhere'"),
     ({"RESPONDER": f"{__name__}.EVENTS"}, "RESPONDER must name a function"),
     ({"RESPONDER_OPTIONS": ["system"]}, "must be a dict or the path of a function"),
     ({"RESPONDER_OPTIONS": {"sytem": "x"}}, "unknown key 'sytem'. The keys are system, max_tokens, recall"),
-    ({"RESPONDER_OPTIONS": "nowhere.options"}, "nowhere"),
+    ({"RESPONDER_OPTIONS": "nowhere.options"}, "RESPONDER_OPTIONS names 'nowhere.options', but: No module"),
 ]
 
 
