@@ -18,6 +18,11 @@ from django_convmemory import conf, models
 from django_convmemory.fold import version
 from django_convmemory.memory import ConversationMemory, memories
 
+_NO_WORKER = (
+    'Until this is repaired, nothing is summarized. To do without a worker, set "SCHEDULER": {"BACKEND": '
+    '"django_convmemory.scheduling.InlineScheduler"}, which lets requests wait for the model, or choose the '
+    'NullScheduler and run "manage.py convmemory_sweep --watch".'
+)
 # A summary of so many tokens has room for an identifier, even if each character is a token.
 _ROOM_FOR_ANY_COUNTER = 150
 
@@ -217,16 +222,14 @@ def _check_misconfigured(using: str) -> Iterator[checks.CheckMessage]:
 def _check_backends(using: str) -> Iterator[checks.CheckMessage]:
     """convmemory.W008."""
     for memory in _memories():
-        for backend, consequence in (
-            (memory.model, "nothing is summarized"),
-            (memory.counter, "tokens are estimated"),
-            (memory.scheduler if memory.summarizes else None, "sessions are folded only by convmemory_sweep --inline"),
+        for backend, hint in (
+            (memory.model, "Until this is repaired, nothing is summarized."),
+            (memory.counter, "Until this is repaired, tokens are estimated."),
+            (memory.scheduler if memory.summarizes else None, _NO_WORKER),
         ):
             if problem := getattr(backend, "problem", None):
                 yield checks.Warning(
-                    f"memories[{memory.alias!r}]: {problem.rstrip('.')}.",
-                    hint=f"Until this is repaired, {consequence}.",
-                    id="convmemory.W008",
+                    f"memories[{memory.alias!r}]: {problem.rstrip('.')}.", hint=hint, id="convmemory.W008"
                 )
 
 

@@ -93,7 +93,7 @@ class SessionExists(ConvMemoryError, ValueError):
 
 
 class UnknownMessage(ConvMemoryError, ValueError):
-    """The session has no message at that position. Read the history for the positions that exist."""
+    """The session has no message at that position or with that id. Read the history for those that exist."""
 
     status, code = 404, "unknown_message"
 
@@ -170,7 +170,7 @@ class TurnError(ConvMemoryError):
 class TurnInProgress(TurnError):
     """Another request answers in this session, and has not ended within the time that this one may wait.
 
-    Try again in ``retry_after`` seconds at the latest: then it has ended, or its process was killed.
+    Try again in ``retry_after`` seconds, which are five at most: the next request waits too.
     """
 
     status, code = 409, "turn_in_progress"

@@ -31,7 +31,7 @@ from django_convmemory.fold.run import Outcome
 from django_convmemory.memory import memories
 from django_convmemory.operations.folding import PATIENCE
 from django_convmemory.scheduling import REQUESTED, Memory, Scheduler, SendingScheduler, Work
-from django_convmemory.sender import Hint, sender
+from django_convmemory.sender import BrokerConnection, Hint, sender
 
 if TYPE_CHECKING:
     from celery import Task
@@ -299,12 +299,20 @@ class CeleryScheduler:
     @property
     def problem(self) -> str | None:
         """Why no worker would get a task, or None. This does not ask the broker."""
-        if compact.app.conf.broker_url or _eager():
+        if _eager():
             return None
-        return (
-            "no broker is configured for Celery. Set CELERY_BROKER_URL, and import the project's Celery app in the "
-            "__init__.py of the project's package, beside the settings. Without Celery, choose another SCHEDULER"
-        )
+        if not compact.app.conf.broker_url:
+            return (
+                "no broker is configured for Celery. Set CELERY_BROKER_URL, and import the project's Celery app in the "
+                "__init__.py of the project's package, beside the settings"
+            )
+        try:
+            BrokerConnection(compact.app).load()
+        except ImportError as error:
+            return f"a library of Celery's broker is missing: {error}. For Redis, install django-convmemory[redis]"
+        except Exception:  # noqa: BLE001  the sender logs it, without the URL and its password
+            return None
+        return None
 
     def schedule(self, memory: Memory, session_id: int, *, delay: float = 0.0) -> None:
         """Send a task that folds the session in ``delay`` seconds. The sweep handles delays above 300 seconds."""

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import importlib
 import pathlib
+import sys
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -10,13 +12,14 @@ from django.core import checks
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.utils import ConnectionHandler
 from django.test import override_settings
+from kombu import transport
 
 from django_convmemory import checks as app_checks, conf, models, prompts, tokens
 from django_convmemory.clock import Clock
 from django_convmemory.messages import ChatMessage
 from django_convmemory.rules.pause import Pause, Reason
 from django_convmemory.store.orm import ORMStore
-from tests import projects
+from tests import processes, projects
 from tests.outages import pause_alias
 
 MEMORY = "django_convmemory.memory."
@@ -403,6 +406,43 @@ def test_convmemory_w008_celery_without_a_broker(broker_url: str, ids: list[str]
         assert reported_with(databases=["default"], SCHEDULER=celery) == ids
         window = "django_convmemory.memory.ConversationWindowMemory"
         assert reported_with(databases=["default"], SCHEDULER=celery, MEMORY=window, OPTIONS={}) == []
+
+
+@pytest.mark.django_db
+def test_convmemory_w008_names_what_folds_without_a_broker() -> None:
+    page = (processes.ROOT / "docs/howto/development.md").read_text(encoding="utf-8")
+    with projects.project(""), override_settings(CONVMEMORY={"default": {"CHAT_MODEL": EXTRACTIVE}}):
+        [warning] = app_checks.check_database(databases=["default"])
+    for name in ("django_convmemory.scheduling.InlineScheduler", "NullScheduler", "manage.py convmemory_sweep --watch"):
+        assert name in (warning.hint or "")
+        assert name in page
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("missing", ["redis", "packaging"])
+def test_convmemory_w008_the_library_of_the_broker_is_missing(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    redis: Any = importlib.import_module("kombu.transport.redis")
+    if missing == "redis":
+        monkeypatch.setattr(redis, "redis", None)
+    else:  # The module of the transport cannot be imported.
+        monkeypatch.setattr(transport, "_transport_cache", {})
+        monkeypatch.setitem(sys.modules, redis.__name__, None)
+    with (
+        projects.project("redis://:a-secret@127.0.0.1:1/0"),
+        override_settings(CONVMEMORY={"default": {"CHAT_MODEL": EXTRACTIVE}}),
+    ):
+        [warning] = app_checks.check_database(databases=["default"])
+    assert warning.id == "convmemory.W008"
+    assert "django-convmemory[redis]" in warning.msg
+    assert "a-secret" not in str(warning)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("url", ["redis://127.0.0.1:1/0", "nonsense://", "redis://127.0.0.1:port"])
+def test_convmemory_w008_does_not_ask_the_broker(url: str) -> None:
+    celery = {"BACKEND": "django_convmemory.tasks.CeleryScheduler"}
+    with projects.project(url):
+        assert reported_with(databases=["default"], SCHEDULER=celery) == []
 
 
 @pytest.mark.parametrize(

@@ -125,24 +125,30 @@ def first_alias() -> str:
 
 
 @functools.cache
-def classes(paths: tuple[str, ...]) -> tuple[type[Any], ...]:
-    """Return the classes with these dotted paths. Raises ImproperlyConfigured."""
+def named(key: str) -> tuple[Any, ...]:
+    """Return what the dotted paths of this key name: classes, or a function. Raises ImproperlyConfigured."""
+    value = getattr(limits(), key.lower()) or ()
+    return tuple(_imported(key, path) for path in ((value,) if isinstance(value, str) else value))
+
+
+def _imported(key: str, path: str) -> Any:
     try:
-        return tuple(map(import_string, paths))
+        return import_string(path)
     except ImportError as error:
-        raise ImproperlyConfigured(f"{NAME}: {error}") from None
+        problem = f"{NAME}: {key} names {path!r}, but: {error}. Write its whole path, such as mysite.chat.ask."
+        raise ImproperlyConfigured(problem) from None
 
 
 def responder() -> Callable[[Any], Any] | None:
     """Return the site's function that answers questions, or None. Raises ImproperlyConfigured."""
-    return _function("RESPONDER", path) if (path := limits().responder) else None
+    return _function("RESPONDER") if limits().responder else None
 
 
 def responder_options(request: Any) -> Mapping[str, Any]:
     """Return what ``load`` is passed for the request. Raises ImproperlyConfigured."""
     options = limits().responder_options
     if isinstance(options, str):
-        options = _function("RESPONDER_OPTIONS", options)(request)
+        options = _function("RESPONDER_OPTIONS")(request)
         try:
             _check_options(options)
         except ValueError as error:
@@ -150,10 +156,10 @@ def responder_options(request: Any) -> Mapping[str, Any]:
     return options
 
 
-def _function(name: str, path: str) -> Any:
-    [function] = classes((path,))
+def _function(key: str) -> Any:
+    [function] = named(key)
     if not callable(function):
-        raise ImproperlyConfigured(f"{NAME}: {name} must name a function, not {function!r:.100}.")
+        raise ImproperlyConfigured(f"{NAME}: {key} must name a function, not {function!r:.100}.")
     return function
 
 
@@ -161,7 +167,7 @@ def _function(name: str, path: str) -> Any:
 def _forget(*, setting: str, **kwargs: object) -> None:
     if setting == NAME:
         limits.cache_clear()
-        classes.cache_clear()
+        named.cache_clear()
 
 
 def check_settings(**kwargs: Any) -> list[checks.CheckMessage]:
@@ -169,12 +175,11 @@ def check_settings(**kwargs: Any) -> list[checks.CheckMessage]:
     if not hasattr(settings, NAME):
         return []
     try:
-        given = limits()
-        classes((given.scope, *given.permission_classes, *given.throttle_classes))
-        classes(given.authentication_classes or ())
+        for key in ("SCOPE", "PERMISSION_CLASSES", "THROTTLE_CLASSES", "AUTHENTICATION_CLASSES"):
+            named(key)
         responder()
-        if isinstance(given.responder_options, str):
-            _function("RESPONDER_OPTIONS", given.responder_options)
+        if isinstance(limits().responder_options, str):
+            _function("RESPONDER_OPTIONS")
     except ImproperlyConfigured as error:
         return [
             checks.Error(

@@ -82,13 +82,18 @@ def _checked(text: str, name: str) -> str:
         raise InvalidSession(str(error)) from None
 
 
-def check_idempotency_key(key: object) -> str | None:
-    """Return an idempotency key, or None if there is none. Raises InvalidMessage if it cannot be one."""
+def check_idempotency_key(key: object, name: str = "idempotency_key") -> str | None:
+    """Return an idempotency key, or None if there is none. Raises InvalidMessage if it cannot be one.
+
+    ``name`` is that of the argument.
+    """
     if key is None:
         return None
     if not isinstance(key, str) or not key:
-        raise InvalidMessage(f"idempotency_key must be a string that is not empty, not {key!r:.100}.")
-    return check_text(key, "idempotency_key")
+        raise InvalidMessage(
+            f"{name} must be a string that is not empty, such as the header Idempotency-Key, not {key!r:.100}."
+        )
+    return check_text(key, name)
 
 
 def usages(usage: Any, messages: Sequence[ChatMessage], max_bytes: int) -> list[Mapping[str, Any] | None]:

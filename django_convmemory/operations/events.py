@@ -113,7 +113,7 @@ class _Events:
         turn, messages = self._stream.turn, self._new_messages()
         turn.reread()
         pair = {"question": turn.question.to_json(), "reply": turn.reply and turn.reply.to_json()}
-        return messages + event("done", pair | {"usage": turn.usage._asdict(), "etag": turn.etag})
+        return messages + event("done", pair | {"usage": turn.usage and turn.usage._asdict(), "etag": turn.etag})
 
     def _error(self, error: Exception) -> str:
         if isinstance(error, exceptions.ConvMemoryError):

@@ -36,8 +36,6 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
 # How often a turn looks again at a session that changes while the turn is opened.
 _TRIES = 5
 
-_NOTHING = MessageUsage(0, 0, 0)
-
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -132,10 +130,10 @@ class Turn:
         return (self.reply.cut_off or "") if self.reply else ""
 
     @property
-    def usage(self) -> MessageUsage:
-        """The tokens of all calls of the model in this turn, as far as the provider reported them."""
-        reported = [usage.read(stored.usage) for stored in self.messages]
-        return MessageUsage(*map(sum, zip(*[one or _NOTHING for one in reported], strict=True)))
+    def usage(self) -> MessageUsage | None:
+        """The tokens of those calls of the model for which the provider reported them. None: it reported nothing."""
+        reported = [tokens for stored in self.messages if (tokens := usage.read(stored.usage))]
+        return MessageUsage(*map(sum, zip(*reported, strict=True))) if reported else None
 
     def reread(self) -> None:
         """Read the messages again. What the turn has stored itself has the time of this process, not the database's."""
@@ -370,12 +368,13 @@ class Turns(Load):
                 raise exceptions.InvalidMessage(f"A question is a message of the user, not of the {message.role}.")
             if Reply(message).is_blank:
                 raise exceptions.InvalidMessage("The question is empty. Pass what the user wants to know.")
-        key = arguments.check_idempotency_key(key)
+        key = arguments.check_idempotency_key(key, "key")
         arguments.check_revision(revision)
         self.check_loading(system=system, max_tokens=max_tokens, recall=recall)
         loading = {"system": assembly.system_message(system), "max_tokens": max_tokens, "recall": recall}
         name = self.resolve(session)
-        return Question(name, message, ask, key, _id_of(again), _id_of(edit), revision, loading, wait)
+        stored = _id_of(again, "again"), _id_of(edit, "edit")
+        return Question(name, message, ask, key, *stored, revision, loading, wait)
 
     @arguments_of(asked)
     def answer(self, *asked: Any, **options: Any) -> Turn:
@@ -385,8 +384,8 @@ class Turns(Load):
         - ``ask``: a function of the open :class:`Turn`, which asks the model with ``turn.context``. It returns a reply
           of the ``openai`` or ``anthropic`` client, a text, a message, or a list of these.
         - ``key``: a retry with the same key and question returns the stored reply. The model is not asked again.
-        - ``again``: a question to answer anew. What follows it is replaced. ``edit``: a question in whose place the new
-          one is put, and in that of what follows. Each is a stored message or its id.
+        - ``again``: a question to answer anew. What follows it stays until the new reply replaces it. ``edit``: a
+          question that the new one replaces at once, with what follows. Each is a stored message or its id.
         - ``revision``: the revision of the session that ``again`` or ``edit`` is meant for. None: any.
         - ``metadata`` are stored with the question. ``system``, ``max_tokens`` and ``recall`` are those of ``load``.
         - ``wait``: for how many seconds to wait while another request answers in the session.
@@ -395,8 +394,8 @@ class Turns(Load):
         stays, with what ``turn.append`` has stored: the same key goes on from there.
 
         Raises :class:`~django_convmemory.exceptions.TurnInProgress`, ``TurnLost``, ``QuestionChanged``,
-        ``NothingToAnswer``, ``EmptyReply``, ``MessageTooLong``, ``StaleRevision``, the errors of ``append`` and
-        ``load``, and RuntimeError inside a transaction.
+        ``UnknownMessage``, ``NothingToAnswer``, ``EmptyReply``, ``MessageTooLong``, ``StaleRevision``, the errors of
+        ``append`` and ``load``, and RuntimeError inside a transaction.
         """
         question = self.asked(*asked, **options)
         turn, ask = waited(self._opening(question)), question.ask
@@ -429,7 +428,7 @@ class Turns(Load):
         reply with ``cut_off="stopped"``. Raises InvalidArgument.
         """
         name = self.resolve(session)
-        stored = self.store.question(name, _id_of(question)) if question is not None else None
+        stored = self.store.question(name, _id_of(question, "question")) if question is not None else None
         return stored is not None and self.store.stop_turn(name, stored.position)
 
     astop_answer = asynchronous(stop_answer)
@@ -457,13 +456,12 @@ class Turns(Load):
         step = Step(new_token(), self.options.turn_timeout, Does.BEGINS)
         if asked.message is not None:
             return self._open_new(asked, asked.message, step)
-        if asked.again is None:
-            question = store.question(name, None)
-            words = ("answer", str(question.id) if question else "")
-        else:
-            question, words = store.question(name, asked.again), ("again", str(asked.again))
+        question = store.question(name, asked.again)
+        if question is None and asked.again:
+            raise unknown_question()
         if question is None:
-            raise exceptions.NothingToAnswer("The session has no such question. Read the history, and pass a question.")
+            raise exceptions.NothingToAnswer("The session has no question. Ask one.")
+        words = ("again" if asked.again else "answer", str(question.id))
         if asked.key is not None:
             batch = Batch((), idempotency_key=asked.key, step=step, asked=words)
             if store.keyed_question(name, batch) is not None:
@@ -471,7 +469,7 @@ class Turns(Load):
         turn = self._resume(name, question, step, anew=asked.again is not None, revision=asked.revision)
         if turn.replayed:
             raise exceptions.NothingToAnswer(
-                "The newest question has a reply. Pass a question, or the one to answer anew as again=…."
+                "The newest question has a reply. Ask another one, or give the id of a question to answer again."
             )
         turn._key, turn._asked = asked.key, words
         return turn
@@ -488,7 +486,7 @@ class Turns(Load):
         try:
             self._check_fits(asked, entry.tokens)
             if asked.edit and replaced is None:
-                raise exceptions.UnknownMessage("The session has no such message of the user. Read the history.")
+                raise unknown_question()
             if after is None:
                 appended = store.append(name, batch, *rest, counter=self.counter_name)
             else:
@@ -580,17 +578,20 @@ class Turns(Load):
             )
 
 
-def _id_of(message: Any) -> uuid.UUID | None:
-    """Return the id of a message that was passed as a stored message, a row or its id. Raises InvalidArgument."""
+def unknown_question() -> exceptions.UnknownMessage:
+    """Return the error for the id of a question that the session does not have."""
+    return exceptions.UnknownMessage("The session has no question with this id. Read the session again.")
+
+
+def _id_of(message: Any, name: str) -> uuid.UUID | None:
+    """Return the id of a message: the argument ``name`` is a stored message, a row or an id. Raises InvalidArgument."""
     if message is None or isinstance(message, uuid.UUID):
         return message
     message_id = message if isinstance(message, str) else getattr(message, "public_id", getattr(message, "id", None))
     try:
         return uuid.UUID(str(message_id))
     except ValueError:
-        raise exceptions.InvalidArgument(
-            f"again and edit take a stored message or its id, not {message!r:.100}."
-        ) from None
+        raise exceptions.InvalidArgument(f"{name} takes a stored message or its id, not {message!r:.100}.") from None
 
 
 def waited(opening: Generator[float, None, Turn]) -> Turn:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import math
 import types
 import typing
@@ -162,5 +163,7 @@ def from_setting(kind: type[Fields], configured: object) -> Fields:
     keys = [field.name.upper() for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
     unknown = [key for key in configured if key not in keys]
     if unknown:
-        raise ValueError(f"The setting has the unknown key {unknown[0]!r:.100}. The keys are {', '.join(keys)}.")
+        alike = difflib.get_close_matches(str(unknown[0]).upper(), keys, n=1)
+        hint = f"Did you mean {alike[0]}?" if alike else f"The keys are {', '.join(keys)}."
+        raise ValueError(f"The setting has the unknown key {unknown[0]!r:.100}. {hint}")
     return kind(**{key.lower(): value for key, value in configured.items()})

@@ -23,6 +23,9 @@ from django_convmemory.exceptions import QuestionChanged, StaleRevision, TurnInP
 # No lock is held, no thread keeps the turn alive, and a process that is killed blocks nobody for longer than the time
 # of the turn.
 
+# In seconds: when a request that was refused may try again. It waits for the open turn then, as long as it may.
+_RETRY_AFTER = 5.0
+
 
 class Does(enum.Enum):
     """What a step does with the turn."""
@@ -78,10 +81,10 @@ def new_token() -> str:
 
 
 def in_progress(seconds: float) -> TurnInProgress:
-    """Return the error for a session in which a turn is open, for ``seconds`` more if its process was killed."""
+    """Return the error for a session in which a turn is open. If its process was killed, it ends in ``seconds``."""
     return TurnInProgress(
         "Another request answers in this session. Try again when it has ended, or wait longer.",
-        retry_after=max(0.0, seconds),
+        retry_after=min(max(0.0, seconds), _RETRY_AFTER),
     )
 
 

@@ -98,9 +98,11 @@ def test_the_urls_of_the_page() -> None:
 
 WRONG: list[tuple[Any, str]] = [
     ([], "must be a dict"),
-    ({"SCOPES": "x"}, "unknown key 'SCOPES'"),
+    ({"SCOPES": "x"}, "unknown key 'SCOPES'. Did you mean SCOPE?"),
+    ({"responder": "x"}, "unknown key 'responder'. Did you mean RESPONDER?"),
+    ({"MODEL": "x"}, "unknown key 'MODEL'. The keys are SCOPE, ALIASES, "),
     ({"SCOPE": 7}, "SCOPE must be str"),
-    ({"SCOPE": "nowhere.Scope"}, "nowhere"),
+    ({"SCOPE": "nowhere.Scope"}, "SCOPE names 'nowhere.Scope', but: No module named 'nowhere'. Write its whole path"),
     ({"ALIASES": "default"}, "ALIASES must be a list of strings"),
     ({"WRITABLE_ROLES": ["king"]}, "WRITABLE_ROLES has the unknown role 'king'"),
     ({"CONTENT_PARTS": ["text", "bogus"]}, "CONTENT_PARTS has the unknown type 'bogus'"),
@@ -108,7 +110,8 @@ WRONG: list[tuple[Any, str]] = [
     ({"MAX_MESSAGE_TOKENS": 0}, "MAX_MESSAGE_TOKENS must be at least 1"),
     ({"MAX_MESSAGE_TOKENS": "many"}, "MAX_MESSAGE_TOKENS must be int or None"),
     ({"WRITABLE_ROLES": None}, "WRITABLE_ROLES must be a list of strings"),
-    ({"PERMISSION_CLASSES": ["a.b"]}, "No module named 'a'"),
+    ({"PERMISSION_CLASSES": ["a.b"]}, "PERMISSION_CLASSES names 'a.b', but: No module named 'a'"),
+    ({"AUTHENTICATION_CLASSES": ["Basic"]}, "AUTHENTICATION_CLASSES names 'Basic', but: Basic doesn't look like"),
     ({"AUTHENTICATION_CLASSES": [1]}, "AUTHENTICATION_CLASSES must be a list of strings"),
     ({"MAX_MESSAGES": 0}, "MAX_MESSAGES must be at least 1"),
     ({"MAX_MESSAGES": "7"}, "MAX_MESSAGES must be int"),

@@ -61,6 +61,7 @@ def test_an_asynchronous_function_streams(session: SessionHandle, model: OpenAIS
 
     assert len(list(stream)) > 1
     assert stored(session)[1] == ("assistant", "Ownership says who frees the memory.")
+    assert stream.turn.usage is not None
     assert stream.turn.usage.completion_tokens > 0
 
 

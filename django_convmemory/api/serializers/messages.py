@@ -216,14 +216,15 @@ class MessageSerializer(serializers.Serializer[models.Message]):
 class TurnSerializer(serializers.Serializer[Any]):
     """A question and its reply. ``messages`` are all of the turn: the question, calls, their results, and the reply.
 
-    ``open``: a request is answering the question now. ``replayed``: an earlier request has stored the reply.
+    ``open``: a request is answering the question now. ``replayed``: an earlier request has stored the reply. ``usage``
+    is null if the provider reported none.
     """
 
     open = serializers.BooleanField()
     question = MessageSerializer()
     reply = MessageSerializer(allow_null=True)
     messages = MessageSerializer(many=True)
-    usage = UsageSerializer()
+    usage = UsageSerializer(allow_null=True)
     replayed = serializers.BooleanField()
 
     def to_representation(self, turn: Turn) -> dict[str, Any]:
@@ -232,7 +233,7 @@ class TurnSerializer(serializers.Serializer[Any]):
             "question": turn.question.to_json(),
             "reply": turn.reply and turn.reply.to_json(),
             "messages": [stored.to_json() for stored in turn.messages],
-            "usage": turn.usage._asdict(),
+            "usage": turn.usage and turn.usage._asdict(),
             "replayed": turn.replayed,
         }
 

@@ -78,7 +78,7 @@ class ScopedView(GenericAPIView[Any]):
     @functools.cached_property
     def scope(self) -> UserScope:
         """The sessions that the request may reach."""
-        (scope_class,) = conf.classes((conf.limits().scope,))
+        (scope_class,) = conf.named("SCOPE")
         scope: UserScope = scope_class(self.request)
         return scope
 
@@ -99,10 +99,10 @@ class ScopedView(GenericAPIView[Any]):
         return problems.exception_handler
 
     def get_permissions(self) -> list[Any]:
-        return [InScope(), *(permission() for permission in conf.classes(conf.limits().permission_classes))]
+        return [InScope(), *(permission() for permission in conf.named("PERMISSION_CLASSES"))]
 
     def get_throttles(self) -> list[Any]:
-        throttles = list(conf.classes(conf.limits().throttle_classes))
+        throttles = list(conf.named("THROTTLE_CLASSES"))
         if self.post_throttle is not None and self.request.method == "POST":
             throttles.append(self.post_throttle)
         return [throttle() for throttle in throttles]
@@ -113,10 +113,9 @@ class ScopedView(GenericAPIView[Any]):
         return [renderer() for renderer in self.renderer_classes if pages or renderer is not formats.PageRenderer]
 
     def get_authenticators(self) -> list[Any]:
-        configured = conf.limits().authentication_classes
-        if configured is None:
+        if conf.limits().authentication_classes is None:
             return list(super().get_authenticators())
-        return [authentication() for authentication in conf.classes(configured)]
+        return [authentication() for authentication in conf.named("AUTHENTICATION_CLASSES")]
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)

@@ -26,7 +26,7 @@ from django_convmemory.api.throttles import TurnThrottle
 from django_convmemory.api.views.messages import StoringView, no_such_message
 from django_convmemory.exceptions import ConvMemoryError, StaleRevision, UnknownMessage
 from django_convmemory.operations.streams import TurnStream
-from django_convmemory.operations.turns import Turn
+from django_convmemory.operations.turns import Turn, unknown_question
 from django_convmemory.rules.turns import Does, Step
 
 logger = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class TurnView(StoringView):
         except ValueError:
             question = None
         if question is None:
-            raise UnknownMessage("The session has no question with this id.")
+            raise unknown_question()
         _state, following = memory.store.after_question(name, question.position)
         turn = Turn(memory, name, question, following, Step("", 0.0, Does.ENDS))
         turn.is_open = self.session.answered_question == question.position
