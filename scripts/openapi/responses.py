@@ -7,10 +7,94 @@ from typing import Any, Literal, get_args
 from rest_framework import serializers
 
 from django_convmemory.api import pagination, problems
+from django_convmemory.api.serializers import base
 from django_convmemory.api.serializers.contexts import QuoteSerializer
-from django_convmemory.api.serializers.messages import MessageSerializer, Wire
+from django_convmemory.api.serializers.sessions import MAX_TEXT
 from django_convmemory.context.assembly import PartName
+from django_convmemory.messages import ROLES
 from django_convmemory.rules.values import Receipt
+
+
+class Wire(serializers.JSONField):
+    """A message in chat-completions form."""
+
+
+class UsageSerializer(serializers.Serializer[Any]):
+    """The tokens of a reply, as the provider reported them."""
+
+    prompt_tokens = serializers.IntegerField()
+    cached_tokens = serializers.IntegerField(help_text="The tokens of the prompt that came from the provider's cache.")
+    completion_tokens = serializers.IntegerField()
+
+
+class MessageSerializer(serializers.Serializer[Any]):
+    """A stored message. ``id`` is never used again. A position is, after messages were deleted.
+
+    ``usage`` is null unless the site stored it with the reply.
+
+    ``item`` is the item of another framework for which the message stands, in the form that ``format`` names. It is
+    null for a message with the format ``chat``, and for a redacted one.
+    """
+
+    id = serializers.UUIDField()
+    position = serializers.IntegerField()
+    message = Wire()
+    kind = serializers.CharField()
+    metadata = base.JSONObject()
+    format = serializers.CharField()
+    item = base.JSONObject(allow_null=True)
+    tokens = serializers.IntegerField()
+    usage = UsageSerializer(allow_null=True)
+    reply_to = serializers.IntegerField(
+        allow_null=True, help_text="The position of the question, of a message that a turn has stored."
+    )
+    cut_off = serializers.CharField(
+        allow_null=True, help_text="Of the reply of a turn: length, stopped or lost if it was cut off, otherwise empty."
+    )
+    created_at = serializers.DateTimeField()
+    redacted = serializers.BooleanField()
+
+
+class NeighbourSerializer(serializers.Serializer[Any]):
+    """A stored message before or after a hit."""
+
+    position = serializers.IntegerField()
+    message = Wire()
+    kind = serializers.CharField()
+    metadata = base.JSONObject()
+    tokens = serializers.IntegerField()
+    created_at = serializers.DateTimeField()
+    redacted = serializers.BooleanField()
+    reply_to = serializers.IntegerField(allow_null=True)
+    cut_off = serializers.CharField(allow_null=True)
+
+
+class TurnSerializer(serializers.Serializer[Any]):
+    """A question and its reply. ``messages`` are all of the turn: the question, calls, their results, and the reply.
+
+    ``open``: a request is answering the question now. ``replayed``: an earlier request has stored the reply.
+    """
+
+    open = serializers.BooleanField()
+    question = MessageSerializer()
+    reply = MessageSerializer(allow_null=True)
+    messages = MessageSerializer(many=True)
+    usage = UsageSerializer()
+    replayed = serializers.BooleanField()
+
+
+class PreviewSerializer(serializers.Serializer[Any]):
+    """The last message of a session, for a list."""
+
+    position = serializers.IntegerField()
+    role = serializers.ChoiceField(choices=ROLES)
+    text = serializers.CharField(
+        help_text=(
+            f"The first {MAX_TEXT} characters of its text. Empty if it is redacted, or has tool calls or images only."
+        )
+    )
+    created_at = serializers.DateTimeField()
+    redacted = serializers.BooleanField()
 
 
 class Truncated(serializers.Serializer[Any]):
