@@ -157,7 +157,7 @@ $(VENV)/.example: $(VENV)/.python pyproject.toml constraints.txt
 	@touch $@ $(VENV)/.runtime
 
 $(VENV)/.test: $(VENV)/.python pyproject.toml constraints.txt
-	$(INSTALL) --editable '.[redis,postgresql,tiktoken,progress,example,test]'
+	$(INSTALL) --editable '.[redis,postgresql,tiktoken,example,test]'
 	@touch $@ $(VENV)/.runtime $(VENV)/.example
 
 # pip builds MariaDB's client from C. If the build fails, the tests run without MariaDB.

@@ -69,7 +69,7 @@ class Bubble:
         return [note for note in (kind, self.row.format, CUT_OFF.get(self.row.cut_off or "")) if note]
 
     @property
-    def answers(self) -> int | None:
+    def answers(self) -> Any:
         """The position of the question that a reply answers, or of the call that a tool's result answers."""
         return self.row.reply_to if self.row.role == "assistant" and self.row.reply_to else self.row.answers
 

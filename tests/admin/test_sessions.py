@@ -156,7 +156,9 @@ def test_the_page_says_what_became_of_each_message(chat: SessionHandle) -> None:
     page, context = answer.context["page"], chat.load()
     dispositions = {bubble.row.position: bubble.explained.disposition for bubble in page.timeline}
     assert list(dispositions) == list(range(9, 29))
-    dispositions |= {bubble.row.position: bubble.explained.disposition for bubble in SessionPage(row_of(chat), before=9).timeline}
+    dispositions |= {
+        bubble.row.position: bubble.explained.disposition for bubble in SessionPage(row_of(chat), before=9).timeline
+    }
     assert len(dispositions) == 28
     assert dispositions[1] == "pinned"
     assert dispositions[2] == "folded"

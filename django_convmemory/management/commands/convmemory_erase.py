@@ -9,7 +9,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from django_convmemory import models
 from django_convmemory.management import choices, deletion
-from django_convmemory.management.progress import counted, interruptible
+from django_convmemory.management.output import counted, interruptible
 from django_convmemory.store.orm import ORMStore
 
 
