@@ -15,7 +15,6 @@ from django_convmemory.maintenance.transfer.importing import Importer
 from django_convmemory.management import deletion
 from django_convmemory.memory import memories
 from django_convmemory.search import indexing
-from django_convmemory.store.orm import ORMStore
 
 if TYPE_CHECKING:
     import pathlib
@@ -44,7 +43,7 @@ AGAIN = "To continue, run the command again."
         (indexing, "catch_up", "convmemory_check --reindex", "To continue, run the command with --after 0."),
         (deletion, "delete", "convmemory_prune --inactive-for 1d", AGAIN),
         (deletion, "delete", "convmemory_erase --key chat --no-input", AGAIN),
-        (ORMStore, "erase", "convmemory_erase --visitor somebody --no-input", AGAIN),
+        (deletion, "delete", "convmemory_erase --visitor somebody --no-input", AGAIN),
     ],
 )
 def test_an_interrupted_command_says_how_to_continue(

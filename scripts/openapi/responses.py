@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 
 from rest_framework import serializers
 
-from django_convmemory.api import pagination, problems
+from django_convmemory.api import pagination
 from django_convmemory.api.serializers import base
 from django_convmemory.api.serializers.contexts import QuoteSerializer
 from django_convmemory.api.serializers.sessions import MAX_TEXT
@@ -156,6 +156,53 @@ class ContextSerializer(serializers.Serializer[Any]):
     revision = serializers.IntegerField()
 
 
+# What a problem document has as its ``code``. docs/api.md says what a client does about each. The codes do not change
+# between releases.
+ProblemCode = Literal[
+    "authentication_failed",
+    "body_too_large",
+    "broker_unavailable",
+    "csrf_failed",
+    "database_unavailable",
+    "empty_reply",
+    "idempotency_conflict",
+    "invalid",
+    "invalid_argument",
+    "invalid_etag",
+    "invalid_idempotency_key",
+    "invalid_message",
+    "invalid_session",
+    "length_required",
+    "message_redacted",
+    "message_too_large",
+    "method_not_allowed",
+    "not_acceptable",
+    "not_authenticated",
+    "not_found",
+    "nothing_to_answer",
+    "nothing_to_do",
+    "outcome_unknown",
+    "parse_error",
+    "permission_denied",
+    "precondition_required",
+    "question_changed",
+    "responder_failed",
+    "role_not_allowed",
+    "session_contended",
+    "session_exists",
+    "stale_revision",
+    "throttled",
+    "too_many_pinned",
+    "too_many_streams",
+    "tool_result_refused",
+    "turn_in_progress",
+    "turn_lost",
+    "unknown_alias",
+    "unknown_message",
+    "unknown_version",
+    "unsupported_media_type",
+]
+
 # What an entry of ``errors`` has as its ``code``: the kind of one wrong value. They do not change between releases.
 ValueCode = Literal[
     "address_not_allowed",
@@ -216,7 +263,7 @@ class Problem(serializers.Serializer[Any]):
     title = serializers.CharField()
     status = serializers.IntegerField()
     detail = serializers.CharField()
-    code = Code(problems.ProblemCode, "ProblemCode")
+    code = Code(ProblemCode, "ProblemCode")
     errors = ProblemError(many=True, required=False)  # type: ignore[assignment]
 
 
