@@ -111,9 +111,8 @@ messages: $(VENV)/.test ## Collect the texts to translate, and compile the trans
 	cd django_convmemory && $(abspath $(BIN))/python -m django makemessages --all --no-location --no-wrap --no-obsolete
 	cd django_convmemory && $(abspath $(BIN))/python -m django compilemessages
 
-schema: $(VENV)/.test tests/typescript/node_modules/.installed ## Write the schema of the HTTP API, django_convmemory/api/openapi.yaml, and compile a page against it (needs npm)
+schema: $(VENV)/.test ## Write the schema of the HTTP API, django_convmemory/api/openapi.yaml
 	$(BIN)/python -m scripts.openapi
-	$(BIN)/python -m tests.typescript.compiler
 
 format: $(VENV)/.lint ## Format the code, and fix what ruff can fix
 	$(BIN)/ruff format .
@@ -157,7 +156,7 @@ $(VENV)/.example: $(VENV)/.python pyproject.toml constraints.txt
 	@touch $@ $(VENV)/.runtime
 
 $(VENV)/.test: $(VENV)/.python pyproject.toml constraints.txt
-	$(INSTALL) --editable '.[redis,postgresql,tiktoken,progress,example,test]'
+	$(INSTALL) --editable '.[redis,postgresql,tiktoken,example,test]'
 	@touch $@ $(VENV)/.runtime $(VENV)/.example
 
 # pip builds MariaDB's client from C. If the build fails, the tests run without MariaDB.

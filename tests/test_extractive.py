@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import datetime as dt
-import math
 import re
 import threading
 import unicodedata
@@ -516,17 +515,15 @@ def test_it_is_a_chat_model() -> None:
     assert isinstance(model, base.ChatModel)
     assert model.name == "extractive"
     assert model.deadline == 10.0
-    response = model.chat(base.ChatRequest(ANN_AND_BOB))
+    fold = base.FoldData(previous="", turns=ANN_AND_BOB, max_tokens=200, count=len)
+    response = model.chat(base.ChatRequest([], fold))
     assert (response.finish_reason, response.model, response.usage) == ("stop", "extractive", None)
     assert response.message == ChatMessage.ai(response.message.text)
 
 
-def test_without_a_fold_the_messages_are_the_turns_and_the_cap_is_500_tokens() -> None:
-    turns = [ChatMessage.human(f"Parcel {n} went to the city of Town{n}.") for n in range(300)]
-    request = base.ChatRequest([ChatMessage.system("Summarize the parcels for Kim."), *turns])
-    summary = extractive.ExtractiveChatModel().chat(request).message.text
-    assert 450 < math.ceil(len(summary.encode()) / 4) <= 500
-    assert "Kim" not in summary
+def test_it_answers_no_request_without_a_fold() -> None:
+    with pytest.raises(exceptions.BadModelOutput, match="no fold"):
+        extractive.ExtractiveChatModel().chat(base.ChatRequest(ANN_AND_BOB))
 
 
 def test_achat_answers_as_chat_does_in_another_thread() -> None:

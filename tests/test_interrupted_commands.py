@@ -11,13 +11,10 @@ from django.core.management import CommandError, call_command
 
 from django_convmemory import models
 from django_convmemory.maintenance import integrity
-from django_convmemory.maintenance.transfer import exporting
 from django_convmemory.maintenance.transfer.importing import Importer
 from django_convmemory.management import deletion
-from django_convmemory.management.commands import convmemory_export
 from django_convmemory.memory import memories
 from django_convmemory.search import indexing
-from django_convmemory.store.orm import ORMStore
 
 if TYPE_CHECKING:
     import pathlib
@@ -46,7 +43,7 @@ AGAIN = "To continue, run the command again."
         (indexing, "catch_up", "convmemory_check --reindex", "To continue, run the command with --after 0."),
         (deletion, "delete", "convmemory_prune --inactive-for 1d", AGAIN),
         (deletion, "delete", "convmemory_erase --key chat --no-input", AGAIN),
-        (ORMStore, "erase", "convmemory_erase --visitor somebody --no-input", AGAIN),
+        (deletion, "delete", "convmemory_erase --visitor somebody --no-input", AGAIN),
     ],
 )
 def test_an_interrupted_command_says_how_to_continue(
@@ -78,49 +75,13 @@ def test_a_check_that_is_interrupted_in_its_last_phase_continues_there(monkeypat
     assert output.getvalue() == "Checked 0 sessions. Nothing is wrong.\n"
 
 
-@pytest.mark.parametrize(
-    ("options", "how"),
-    [
-        ([], "Nothing was imported yet. To import, run the command again."),
-        (["--dry-run"], "Nothing was imported. To count again, run the command again."),
-    ],
-)
-def test_an_import_that_is_interrupted_while_it_counts_says_that_nothing_was_imported(
-    monkeypatch: pytest.MonkeyPatch, file: pathlib.Path, options: list[str], how: str
+@pytest.mark.parametrize("step", ["expect", "add"])
+def test_an_interrupted_import_says_how_to_continue(
+    step: str, monkeypatch: pytest.MonkeyPatch, file: pathlib.Path
 ) -> None:
-    monkeypatch.setattr(Importer, "expect", interrupt)
-    with pytest.raises(CommandError) as caught:
-        call_command("convmemory_import", str(file), *options, stdout=StringIO())
-    assert str(caught.value) == f"Interrupted. {how}"
-    assert not models.Session.objects.exists()
-
-
-def test_an_interrupted_import_says_how_to_continue(monkeypatch: pytest.MonkeyPatch, file: pathlib.Path) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(Importer, "add", interrupt)
+        patch.setattr(Importer, step, interrupt)
         with pytest.raises(CommandError, match=r"^Interrupted\. To continue, run the command again\.$"):
             call_command("convmemory_import", str(file), stdout=StringIO())
     call_command("convmemory_import", str(file), stdout=StringIO())
     assert models.Session.objects.get().key == "chat"
-
-
-def test_an_interrupted_export_says_that_the_file_was_not_written(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
-) -> None:
-    memories["default"].append("chat", {"role": "user", "content": "Hello"})
-    path = tmp_path / "out"
-    monkeypatch.setattr(exporting, "write", interrupt)
-    with pytest.raises(CommandError) as caught:
-        call_command("convmemory_export", "--output", str(path))
-    assert str(caught.value) == f"Interrupted. {path} was not written. To export, run the command again."
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_an_export_that_is_interrupted_after_the_file_was_written_ends_well(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
-) -> None:
-    memories["default"].append("chat", {"role": "user", "content": "Hello"})
-    path = tmp_path / "out"
-    monkeypatch.setattr(convmemory_export, "counted", interrupt)
-    call_command("convmemory_export", "--output", str(path), stdout=StringIO())
-    assert json.loads(path.read_text())["key"] == "chat"

@@ -296,7 +296,7 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             context = {"title": label, "subtitle": str(session), "original": session, "warning": work.warning}
             if work is REDACT:
                 timeline = SessionPage(session, before=arguments["position"] + 1).timeline
-                context["bubbles"] = [bubble for bubble in timeline if bubble.position == arguments["position"]]
+                context["bubbles"] = [bubble for bubble in timeline if bubble.row.position == arguments["position"]]
             return self._page(request, "confirm", **context)
         if work.needs_memory and session.alias not in memories:
             text = _("The alias “%(alias)s” is not in the setting CONVMEMORY. Add it there, or delete the session.")

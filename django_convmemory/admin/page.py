@@ -113,19 +113,18 @@ class SessionPage:
             return []
         ends = explain.versions(self.session, rows[0].position, rows[-1].position, self.using)
         explained = explain.explained([(row.position, row.role, row.tokens) for row in rows], self.context, ends)
-        # Links to versions keep the messages of the page.
-        keep = "" if self.before is None else f"&before={self.before}"
-        return [timeline.bubble(row, disposition, keep) for row, disposition in zip(rows, explained, strict=True)]
+        return [timeline.bubble(row, disposition) for row, disposition in zip(rows, explained, strict=True)]
 
     @property
     def earlier(self) -> int | None:
         """``before`` of the page of earlier messages, or None on the first page."""
-        return self.timeline[0].position if self.timeline and self.timeline[0].position > 1 else None
+        first = self.timeline[0].row.position if self.timeline else 1
+        return first if first > 1 else None
 
     @property
     def later(self) -> int | None:
         """``before`` of the page of later messages, or None on the last page."""
-        last = self.timeline[-1].position if self.timeline else self.session.last_position
+        last = self.timeline[-1].row.position if self.timeline else self.session.last_position
         return last + 1 + timeline.MESSAGES if last < self.session.last_position else None
 
     @property

@@ -11,9 +11,8 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-import typing
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any
 
 from django.core.exceptions import PermissionDenied, RequestDataTooBig
 from django.db import OperationalError
@@ -25,54 +24,6 @@ from rest_framework.settings import api_settings
 from django_convmemory import exceptions
 from django_convmemory.operations import events
 from django_convmemory.store import transactions
-
-# What a problem document has as its ``code``. docs/api.md says what a client does about each. The codes do not change
-# between releases.
-ProblemCode = Literal[
-    "authentication_failed",
-    "body_too_large",
-    "broker_unavailable",
-    "csrf_failed",
-    "database_unavailable",
-    "empty_reply",
-    "idempotency_conflict",
-    "invalid",
-    "invalid_argument",
-    "invalid_etag",
-    "invalid_idempotency_key",
-    "invalid_message",
-    "invalid_session",
-    "length_required",
-    "message_redacted",
-    "message_too_large",
-    "method_not_allowed",
-    "not_acceptable",
-    "not_authenticated",
-    "not_found",
-    "nothing_to_answer",
-    "nothing_to_do",
-    "outcome_unknown",
-    "parse_error",
-    "permission_denied",
-    "precondition_required",
-    "question_changed",
-    "responder_failed",
-    "role_not_allowed",
-    "session_contended",
-    "session_exists",
-    "stale_revision",
-    "throttled",
-    "too_many_pinned",
-    "too_many_streams",
-    "tool_result_refused",
-    "turn_in_progress",
-    "turn_lost",
-    "unknown_alias",
-    "unknown_message",
-    "unknown_version",
-    "unsupported_media_type",
-]
-CODES: tuple[str, ...] = typing.get_args(ProblemCode)
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +37,7 @@ _MAX_ERRORS = 50
 class Problem(drf_exceptions.APIException):
     """An error with one of this API's codes. ``pointer`` is its place in the body, if it has one."""
 
-    def __init__(self, status_code: int, code: ProblemCode, detail: str, *, pointer: str | None = None) -> None:
+    def __init__(self, status_code: int, code: str, detail: str, *, pointer: str | None = None) -> None:
         super().__init__(detail, code)
         self.status_code, self.pointer = status_code, pointer
         # In seconds, for the header Retry-After.
@@ -108,21 +59,15 @@ def exception_handler(error: Exception, context: dict[str, Any]) -> Response | N
     return response
 
 
-# What an error of the database means to the reader of a response. After a ConnectionLost it does no harm to repeat the
-# request. After an OutcomeUnknown it may: a 503 would let many clients do that by themselves.
-_DATABASE_ERRORS: tuple[tuple[type[exceptions.ConvMemoryError], str], ...] = (
-    (
-        exceptions.ConnectionLost,
-        "The server lost its connection to the database again and again. Try again.",
+# What an error of the database means to the reader of a response, by its code. After a lost connection it does no harm
+# to repeat the request. After an unknown outcome it may: a 503 would let many clients do that by themselves.
+_DETAILS = {
+    "database_unavailable": "The server lost its connection to the database again and again. Try again.",
+    "outcome_unknown": (
+        "The server lost its connection to the database, and the change may have been stored or not. Read the session "
+        "before you repeat the request. A request with an Idempotency-Key can be repeated at once."
     ),
-    (
-        exceptions.OutcomeUnknown,
-        (
-            "The server lost its connection to the database, and the change may have been stored or not. Read the "
-            "session before you repeat the request. A request with an Idempotency-Key can be repeated at once."
-        ),
-    ),
-)
+}
 
 
 def _problem_of(error: Exception) -> drf_exceptions.APIException | None:
@@ -134,21 +79,15 @@ def _problem_of(error: Exception) -> drf_exceptions.APIException | None:
         return drf_exceptions.PermissionDenied()
     if isinstance(error, RequestDataTooBig):
         return too_large()
-    for error_class, detail in _DATABASE_ERRORS:
-        if isinstance(error, error_class):
-            # The exception says what to look for. The response does not: its reader cannot do anything about it.
-            logger.error("%s", error)
-            return _of(error, detail)
     if isinstance(error, OperationalError) and (transactions.given_up(error) or "database is locked" in str(error)):
         # Raised in a transaction of the site, which only the site can repeat.
         return Problem(503, "session_contended", "Another request was changing the same session. Try again.")
-    if isinstance(error, exceptions.ConvMemoryError) and error.code in CODES:
-        return _of(error, str(error))
-    return None
-
-
-def _of(error: exceptions.ConvMemoryError, detail: str) -> Problem:
-    problem = Problem(error.status, error.code, detail)  # type: ignore[arg-type]
+    if not isinstance(error, exceptions.ConvMemoryError) or error.code == exceptions.ConvMemoryError.code:
+        return None
+    if error.code in _DETAILS:
+        # The exception says what to look for. The response does not: its reader cannot do anything about it.
+        logger.error("%s", error)
+    problem = Problem(error.status, error.code, _DETAILS.get(error.code, str(error)))
     if isinstance(error, exceptions.TurnInProgress):
         problem.wait = max(1, math.ceil(error.retry_after))
     return problem

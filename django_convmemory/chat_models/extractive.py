@@ -19,16 +19,12 @@ import bisect
 import dataclasses
 import datetime as dt
 import itertools
-import math
 import operator
 from collections.abc import Iterable, Sequence
 
 from django_convmemory import exceptions, messages
 from django_convmemory.chat_models import base
 from django_convmemory.chat_models.extraction import coverage, labels, sentences, statements
-
-DEFAULT_MAX_TOKENS = 500
-"""The token limit of a request without a fold, in tokens of four UTF-8 bytes."""
 
 # Statements that are equal in these stand on one line.
 _line_of = operator.attrgetter("fold", "speaker", "quoted", "day")
@@ -47,10 +43,7 @@ class ExtractiveChatModel:
     """Summarizes by choosing sentences of the conversation and of the previous summary.
 
     The same input always gives the same text. The model reads ``request.fold`` and never a prompt, so no text in a
-    conversation can change what the model does.
-
-    The messages of a request without a fold are summarized as turns, in :data:`DEFAULT_MAX_TOKENS` tokens. System
-    messages are left out unless there are no others.
+    conversation can change what the model does. It answers no request without a fold.
     """
 
     name = "extractive"
@@ -65,7 +58,9 @@ class ExtractiveChatModel:
         Raises :class:`~django_convmemory.exceptions.BadModelOutput` if there is nothing to summarize, or if not even
         one character fits the token limit.
         """
-        fold = request.fold or _fold_of(request.messages)
+        fold = request.fold
+        if fold is None:
+            raise exceptions.BadModelOutput("There is nothing to summarize: the request has no fold.")
         text = summarize(fold)
         if not any(character.isalnum() for character in text) or len(text) < _SHORTEST_SUMMARY:
             labelled = f"{labels.OF_A_SHORT_SUMMARY}: {text}"
@@ -195,13 +190,4 @@ def _beginning(text: str, fold: base.FoldData, *, in_quotes: bool = False) -> st
             return mark
     raise exceptions.BadModelOutput(
         f"Not one character fits a summary of {fold.max_tokens} tokens. Raise the option max_summary_tokens."
-    )
-
-
-def _fold_of(turns: Sequence[messages.ChatMessage]) -> base.FoldData:
-    return base.FoldData(
-        previous="",
-        turns=[turn for turn in turns if not turn.pinned] or turns,
-        max_tokens=DEFAULT_MAX_TOKENS,
-        count=lambda text: math.ceil(len(text.encode()) / 4),
     )

@@ -7,7 +7,7 @@ import dataclasses
 from django.db.models import Count, Sum
 
 from django_convmemory import models
-from django_convmemory.management.progress import counted
+from django_convmemory.management.output import counted
 from django_convmemory.store import editing, transactions
 
 

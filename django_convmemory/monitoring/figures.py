@@ -7,7 +7,7 @@ rebuild, and the recent calls.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, NamedTuple
 
@@ -114,74 +114,46 @@ def recent_calls(using: str | None = None, *, seconds: float = 3600.0) -> list[C
 # The figures in Prometheus' text form: a few lines for each metric, so this needs no library. The counters and files of
 # ``prometheus_client``, which a site's processes share, would not help, because all figures come from the database.
 
-
-class Sample(NamedTuple):
-    labels: Mapping[str, str]
-    value: float
-
-
-class Metric(NamedTuple):
-    """A metric. All are gauges: stored calls are deleted after a while, so that their number falls, too."""
-
-    name: str
-    help: str
-    samples: list[Sample]
-
-
-def metrics(backlogs: Mapping[str, Backlog], calls: Iterable[Calls]) -> list[Metric]:
-    """Return all metrics, also those that are 0 now."""
-    calls = list(calls)
-
-    def waiting(name: str, text: str, field: str) -> Metric:
-        samples = [Sample({"alias": alias}, getattr(backlog, field)) for alias, backlog in backlogs.items()]
-        return Metric(f"convmemory_{name}", text, samples)
-
-    def recent(name: str, text: str, field: str) -> Metric:
-        samples = [Sample({"alias": row.alias, "outcome": row.outcome}, float(getattr(row, field))) for row in calls]
-        return Metric(f"convmemory_recent_{name}", text, samples)
-
-    def tokens(kind: str, field: str) -> list[Sample]:
-        totals = dict.fromkeys(backlogs, 0)
-        for row in calls:
-            totals[row.alias] = totals.get(row.alias, 0) + getattr(row, field)
-        return [Sample({"alias": alias, "type": kind}, total) for alias, total in totals.items()]
-
-    return [
-        waiting("due_sessions", "Sessions that wait to be folded.", "due"),
-        waiting("oldest_due_seconds", "How long the longest waiting session has been due.", "oldest_due_seconds"),
-        waiting("oldest_moving_seconds", "The same, without sessions that are stalled.", "oldest_moving_seconds"),
-        waiting("stalled_sessions", "Due sessions that have failed max_attempts times.", "stalled"),
-        waiting("leased_sessions", "Due sessions that a process is folding.", "leased"),
-        waiting("rebuilds", "Sessions whose summary is to be rebuilt.", "rebuilds"),
-        Metric(
-            "convmemory_paused",
-            "Whether nobody calls the model now, and why.",
-            [
-                Sample({"alias": alias, "reason": backlog.paused}, int(bool(backlog.paused)))
-                for alias, backlog in backlogs.items()
-            ],
-        ),
-        recent("calls", "Calls of models in the last hour.", "calls"),
-        recent("call_seconds", "What these calls took together.", "seconds"),
-        recent("cost", "What these calls cost, in the currency of PRICE.", "cost"),
-        Metric(
-            "convmemory_recent_tokens",
-            "Tokens of these calls. Cached tokens are also counted as input.",
-            [
-                *tokens("input", "prompt_tokens"),
-                *tokens("cached", "cached_tokens"),
-                *tokens("output", "completion_tokens"),
-            ],
-        ),
-    ]
+# The name of each metric, the figure that it has of each memory, or of each memory and outcome, and its help.
+_OF_MEMORIES = (
+    ("due_sessions", "due", "Sessions that wait to be folded."),
+    ("oldest_due_seconds", "oldest_due_seconds", "How long the longest waiting session has been due."),
+    ("oldest_moving_seconds", "oldest_moving_seconds", "The same, without sessions that are stalled."),
+    ("stalled_sessions", "stalled", "Due sessions that have failed max_attempts times."),
+    ("leased_sessions", "leased", "Due sessions that a process is folding."),
+    ("rebuilds", "rebuilds", "Sessions whose summary is to be rebuilt."),
+)
+_OF_CALLS = (
+    ("recent_calls", "calls", "Calls of models in the last hour."),
+    ("recent_call_seconds", "seconds", "What these calls took together."),
+    ("recent_cost", "cost", "What these calls cost, in the currency of PRICE."),
+)
+_TOKENS = (("input", "prompt_tokens"), ("cached", "cached_tokens"), ("output", "completion_tokens"))
 
 
-def text(metrics: Iterable[Metric]) -> str:
-    """Return the metrics in Prometheus' text form."""
+def text(backlogs: Mapping[str, Backlog], calls: Sequence[Calls]) -> str:
+    """Return the figures in Prometheus' text form, also those that are 0 now.
+
+    All metrics are gauges: stored calls are deleted after a while, so that their number falls, too.
+    """
     lines: list[str] = []
-    for metric in metrics:
-        lines += [f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} gauge"]
-        lines += [f"{metric.name}{{{_labels(sample.labels)}}} {sample.value:.12g}" for sample in metric.samples]
+
+    def add(name: str, text: str, samples: Iterable[tuple[Mapping[str, str], Any]]) -> None:
+        lines.extend([f"# HELP convmemory_{name} {text}", f"# TYPE convmemory_{name} gauge"])
+        lines.extend(f"convmemory_{name}{{{_labels(labels)}}} {value:.12g}" for labels, value in samples)
+
+    for name, field, text in _OF_MEMORIES:
+        add(name, text, [({"alias": alias}, getattr(backlog, field)) for alias, backlog in backlogs.items()])
+    paused = [({"alias": alias, "reason": backlog.paused}, bool(backlog.paused)) for alias, backlog in backlogs.items()]
+    add("paused", "Whether nobody calls the model now, and why.", paused)
+    for name, field, text in _OF_CALLS:
+        add(name, text, [({"alias": row.alias, "outcome": row.outcome}, getattr(row, field)) for row in calls])
+    tokens = [
+        ({"alias": alias, "type": kind}, sum(getattr(row, field) for row in calls if row.alias == alias))
+        for kind, field in _TOKENS
+        for alias in backlogs
+    ]
+    add("recent_tokens", "Tokens of these calls. Cached tokens are also counted as input.", tokens)
     return "\n".join([*lines, ""])
 
 

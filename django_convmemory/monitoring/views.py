@@ -31,7 +31,7 @@ def metrics(request: HttpRequest) -> HttpResponse:
     try:
         if not _is_allowed(request):
             return HttpResponseForbidden(_FORBIDDEN, content_type="text/plain")
-        text = figures.text(figures.metrics(figures.backlogs(), figures.recent_calls()))
+        text = figures.text(figures.backlogs(), figures.recent_calls())
     except Error as error:
         # Not an error of this view, which the log would have with each look of a monitoring system.
         text = f"The database cannot be read ({type(error).__name__}). health/ says more.\n"

@@ -20,7 +20,8 @@ from rest_framework.serializers import BaseSerializer
 
 from django_convmemory.api import conf, serializers
 from django_convmemory.api.serializers import base, messages
-from django_convmemory.api.serializers.sessions import ListedSessionSerializer, PreviewSerializer
+from django_convmemory.api.serializers.contexts import HitSerializer
+from django_convmemory.api.serializers.sessions import ListedSessionSerializer
 from django_convmemory.context.wire.anthropic import IMAGE_TYPES
 from django_convmemory.context.wire.chat import LONGEST_NAME, REFUSED_IN_NAME
 from django_convmemory.messages import ROLES
@@ -85,7 +86,7 @@ def _chat_message(auto_schema: Any) -> dict[str, Any]:
 
 
 class _Wire(OpenApiSerializerFieldExtension):  # type: ignore[no-untyped-call]
-    target_class = "django_convmemory.api.serializers.messages.Wire"
+    target_class = "scripts.openapi.responses.Wire"
 
     def map_serializer_field(self, auto_schema: Any, direction: Any) -> dict[str, Any]:
         return _chat_message(auto_schema)
@@ -274,4 +275,5 @@ for _serializer in [value for module in _modules for value in vars(module).value
         _name = _serializer.__name__.removesuffix("Serializer")
         extend_schema_serializer(component_name=f"{PREFIX}{_name}")(_serializer)
 
-extend_schema_field(PreviewSerializer(allow_null=True))(ListedSessionSerializer.get_last_message)
+extend_schema_field(responses.PreviewSerializer(allow_null=True))(ListedSessionSerializer.get_last_message)
+extend_schema_field(responses.NeighbourSerializer(many=True))(HitSerializer.get_neighbours)

@@ -6,11 +6,96 @@ from typing import Any, Literal, get_args
 
 from rest_framework import serializers
 
-from django_convmemory.api import pagination, problems
+from django_convmemory.api import pagination
+from django_convmemory.api.serializers import base
 from django_convmemory.api.serializers.contexts import QuoteSerializer
-from django_convmemory.api.serializers.messages import MessageSerializer, Wire
+from django_convmemory.api.serializers.sessions import MAX_TEXT
 from django_convmemory.context.assembly import PartName
+from django_convmemory.messages import ROLES
 from django_convmemory.rules.values import Receipt
+
+
+class Wire(serializers.JSONField):
+    """A message in chat-completions form."""
+
+
+class UsageSerializer(serializers.Serializer[Any]):
+    """The tokens of a reply, as the provider reported them."""
+
+    prompt_tokens = serializers.IntegerField()
+    cached_tokens = serializers.IntegerField(help_text="The tokens of the prompt that came from the provider's cache.")
+    completion_tokens = serializers.IntegerField()
+
+
+class MessageSerializer(serializers.Serializer[Any]):
+    """A stored message. ``id`` is never used again. A position is, after messages were deleted.
+
+    ``usage`` is null unless the site stored it with the reply.
+
+    ``item`` is the item of another framework for which the message stands, in the form that ``format`` names. It is
+    null for a message with the format ``chat``, and for a redacted one.
+    """
+
+    id = serializers.UUIDField()
+    position = serializers.IntegerField()
+    message = Wire()
+    kind = serializers.CharField()
+    metadata = base.JSONObject()
+    format = serializers.CharField()
+    item = base.JSONObject(allow_null=True)
+    tokens = serializers.IntegerField()
+    usage = UsageSerializer(allow_null=True)
+    reply_to = serializers.IntegerField(
+        allow_null=True, help_text="The position of the question, of a message that a turn has stored."
+    )
+    cut_off = serializers.CharField(
+        allow_null=True, help_text="Of the reply of a turn: length, stopped or lost if it was cut off, otherwise empty."
+    )
+    created_at = serializers.DateTimeField()
+    redacted = serializers.BooleanField()
+
+
+class NeighbourSerializer(serializers.Serializer[Any]):
+    """A stored message before or after a hit."""
+
+    position = serializers.IntegerField()
+    message = Wire()
+    kind = serializers.CharField()
+    metadata = base.JSONObject()
+    tokens = serializers.IntegerField()
+    created_at = serializers.DateTimeField()
+    redacted = serializers.BooleanField()
+    reply_to = serializers.IntegerField(allow_null=True)
+    cut_off = serializers.CharField(allow_null=True)
+
+
+class TurnSerializer(serializers.Serializer[Any]):
+    """A question and its reply. ``messages`` are all of the turn: the question, calls, their results, and the reply.
+
+    ``open``: a request is answering the question now. ``replayed``: an earlier request has stored the reply.
+    ``usage`` is null if the provider reported none.
+    """
+
+    open = serializers.BooleanField()
+    question = MessageSerializer()
+    reply = MessageSerializer(allow_null=True)
+    messages = MessageSerializer(many=True)
+    usage = UsageSerializer(allow_null=True)
+    replayed = serializers.BooleanField()
+
+
+class PreviewSerializer(serializers.Serializer[Any]):
+    """The last message of a session, for a list."""
+
+    position = serializers.IntegerField()
+    role = serializers.ChoiceField(choices=ROLES)
+    text = serializers.CharField(
+        help_text=(
+            f"The first {MAX_TEXT} characters of its text. Empty if it is redacted, or has tool calls or images only."
+        )
+    )
+    created_at = serializers.DateTimeField()
+    redacted = serializers.BooleanField()
 
 
 class Truncated(serializers.Serializer[Any]):
@@ -72,6 +157,53 @@ class ContextSerializer(serializers.Serializer[Any]):
     revision = serializers.IntegerField()
 
 
+# What a problem document has as its ``code``. docs/api.md says what a client does about each. The codes do not change
+# between releases.
+ProblemCode = Literal[
+    "authentication_failed",
+    "body_too_large",
+    "broker_unavailable",
+    "csrf_failed",
+    "database_unavailable",
+    "empty_reply",
+    "idempotency_conflict",
+    "invalid",
+    "invalid_argument",
+    "invalid_etag",
+    "invalid_idempotency_key",
+    "invalid_message",
+    "invalid_session",
+    "length_required",
+    "message_redacted",
+    "message_too_large",
+    "method_not_allowed",
+    "not_acceptable",
+    "not_authenticated",
+    "not_found",
+    "nothing_to_answer",
+    "nothing_to_do",
+    "outcome_unknown",
+    "parse_error",
+    "permission_denied",
+    "precondition_required",
+    "question_changed",
+    "responder_failed",
+    "role_not_allowed",
+    "session_contended",
+    "session_exists",
+    "stale_revision",
+    "throttled",
+    "too_many_pinned",
+    "too_many_streams",
+    "tool_result_refused",
+    "turn_in_progress",
+    "turn_lost",
+    "unknown_alias",
+    "unknown_message",
+    "unknown_version",
+    "unsupported_media_type",
+]
+
 # What an entry of ``errors`` has as its ``code``: the kind of one wrong value. They do not change between releases.
 ValueCode = Literal[
     "address_not_allowed",
@@ -132,7 +264,7 @@ class Problem(serializers.Serializer[Any]):
     title = serializers.CharField()
     status = serializers.IntegerField()
     detail = serializers.CharField()
-    code = Code(problems.ProblemCode, "ProblemCode")
+    code = Code(ProblemCode, "ProblemCode")
     errors = ProblemError(many=True, required=False)  # type: ignore[assignment]
 
 

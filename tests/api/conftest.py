@@ -30,7 +30,7 @@ def empty_cache() -> None:
 def only_documented_codes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every error of every test has a code that the schema lists, or one of the authentication class of the test."""
     document = problems._document
-    known, of_values = {*get_args(problems.ProblemCode), "token_not_valid"}, set(get_args(responses.ValueCode))
+    known, of_values = {*get_args(responses.ProblemCode), "token_not_valid"}, set(get_args(responses.ValueCode))
 
     def checked(problem: Any) -> dict[str, Any]:
         content = document(problem)

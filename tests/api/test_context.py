@@ -200,7 +200,7 @@ def test_a_message_that_is_folded_in_part_is_not_folded_yet(settings: Any, anna:
     assert [version["building"] for version in versions] == [True, True]
     page = SessionPage(row_of(chat))
     assert (page.session.current_version, page.folds, page.context.summary) == (0, [], None)
-    assert "folded" not in {bubble.disposition for bubble in page.timeline}
+    assert "folded" not in {bubble.explained.disposition for bubble in page.timeline}
     killed.steps.close()
 
     # After the last part, the version of the whole message is current.

@@ -11,8 +11,9 @@ from django.core.checks.registry import registry
 from rest_framework.test import APIClient
 
 from django_convmemory import exceptions
-from django_convmemory.api import conf, problems, urls
+from django_convmemory.api import conf, urls
 from django_convmemory.operations.handles import SessionHandle
+from scripts.openapi import responses
 from tests.api.conftest import ROOT, url_of
 
 PAGE = (pathlib.Path(__file__).parent.parent.parent / "docs" / "api.md").read_text(encoding="utf-8")
@@ -80,7 +81,7 @@ def test_the_page_names_every_code() -> None:
     rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) +\| +([\d, ]+) \|", section, re.MULTILINE)
     named = {code for row, _ in rows for code in re.findall(r"`(\w+)`", row)}
     # The serializers refuse these first.
-    assert named | {"invalid_argument", "unknown_alias"} == set(get_args(problems.ProblemCode))
+    assert named | {"invalid_argument", "unknown_alias"} == set(get_args(responses.ProblemCode))
     for error in vars(exceptions).values():
         if isinstance(error, type) and issubclass(error, exceptions.ConvMemoryError) and error.code in named:
             assert any(f"`{error.code}`" in row and str(error.status) in statuses for row, statuses in rows), error

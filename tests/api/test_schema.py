@@ -21,7 +21,7 @@ from rest_framework.fields import Field
 from rest_framework.test import APIClient
 
 from django_convmemory import models
-from django_convmemory.api import conf, openapi, problems
+from django_convmemory.api import conf, openapi
 from django_convmemory.api.serializers import messages
 from django_convmemory.maintenance import integrity
 from django_convmemory.memory import memories
@@ -95,7 +95,7 @@ def test_what_a_page_renders_is_typed() -> None:
     assert set(schemas["ConvMemoryStatus"]["properties"]["lag"]["properties"]) == {"messages", "tokens"}
     for component in ("Session", "Message", "Neighbour"):
         assert schemas[f"ConvMemory{component}"]["properties"]["metadata"]["type"] == "object"
-    for component, known in (("ProblemCode", problems.ProblemCode), ("ValueCode", responses.ValueCode)):
+    for component, known in (("ProblemCode", responses.ProblemCode), ("ValueCode", responses.ValueCode)):
         assert schemas[f"ConvMemory{component}"]["enum"] == list(get_args(known))
 
 

@@ -296,12 +296,12 @@ def test_deleting(ann: User, tmp_path: pathlib.Path) -> None:
 
 
 def test_the_front_end_is_served(settings: Any, ann: User) -> None:
-    page = re.findall(r"```html\n(.*?)```", PAGES["typescript"], re.DOTALL)[0]
+    page = re.findall(r"```html\n(.*?)```", PAGES["react"], re.DOTALL)[0]
     loaders = [("django.template.loaders.locmem.Loader", {"chat.html": page})]
     engine = {"BACKEND": "django.template.backends.django.DjangoTemplates", "OPTIONS": {"loaders": loaders}}
     settings.TEMPLATES = [engine]
     urls: Any = ModuleType("urls")
-    urls.urlpatterns = module_of("typescript", "urls.py")["urlpatterns"]
+    urls.urlpatterns = module_of("react", "urls.py")["urlpatterns"]
     settings.ROOT_URLCONF = urls
     client = Client()
     assert client.get("/chat/").headers["Location"].startswith(f"{settings.LOGIN_URL}?")
@@ -314,7 +314,7 @@ def test_the_front_end_is_served(settings: Any, ann: User) -> None:
 
 def test_the_application_of_the_front_end_serves_static_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "tests.settings")
-    application = module_of("typescript", "asgi.py")["application"]
+    application = module_of("react", "asgi.py")["application"]
     assert isinstance(application, ASGIStaticFilesHandler)
     assert application._should_handle("/static/chat.js")
 

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from django_convmemory import clock, models
 from django_convmemory.memory import memories
 from django_convmemory.monitoring import figures
-from django_convmemory.monitoring.figures import Backlog, Metric, Sample
+from django_convmemory.monitoring.figures import Backlog
 from django_convmemory.rules.pause import Reason
 from django_convmemory.rules.values import AttemptOutcome
 from tests.outages import pause_alias
@@ -105,7 +105,7 @@ def test_the_figures_take_four_statements_for_any_number_of_memories(django_asse
 
 @pytest.mark.parametrize("alias", ['a"} 1\nb{c="', "back\\slash", "\\n", "line\nbreak", "ünï", "x" * 100_000])
 def test_a_hostile_name_stays_one_label(alias: str) -> None:
-    text = figures.text(figures.metrics({alias: Backlog(due=3, paused=alias)}, []))
+    text = figures.text({alias: Backlog(due=3, paused=alias)}, [])
 
     samples = parsed(text)
     assert samples["convmemory_due_sessions"] == {(alias,): 3}
@@ -113,11 +113,11 @@ def test_a_hostile_name_stays_one_label(alias: str) -> None:
 
 
 def test_a_lone_surrogate_can_be_sent() -> None:
-    text = figures.text([Metric("m", "A metric.", [Sample({"alias": "\ud800"}, 1)])])
-    assert parsed(text.encode().decode())["m"] == {("?",): 1}
+    text = figures.text({"\ud800": Backlog(due=1)}, [])
+    assert parsed(text.encode().decode())["convmemory_due_sessions"] == {("?",): 1}
 
 
 @pytest.mark.parametrize("value", [0, 1, 0.1, 12_345_678_901, 1e15])
 def test_numbers_keep_their_value(value: float) -> None:
-    text = figures.text([Metric("m", "A metric.", [Sample({"alias": "a"}, value)])])
-    assert parsed(text)["m"] == {("a",): value}
+    text = figures.text({"a": Backlog(oldest_due_seconds=value)}, [])
+    assert parsed(text)["convmemory_oldest_due_seconds"] == {("a",): value}

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import io
-import itertools
 import json
 import os
 import pathlib
@@ -13,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError
 
 from django_convmemory import models
 from django_convmemory.maintenance import integrity
@@ -204,15 +202,6 @@ def test_a_second_record_of_the_same_name_is_refused_in_each_run(write: Any) -> 
 
 
 @pytest.mark.django_db
-def test_the_sessions_of_a_file_are_known_in_any_order() -> None:
-    for pks in itertools.permutations(range(1, 6)):
-        importer = importing.Importer(memories["default"], "default")
-
-        assert [importer._remember(pk) for pk in [*pks, *pks]] == [True] * 5 + [False] * 5
-        assert importer._known == [range(1, 6)]
-
-
-@pytest.mark.django_db
 def test_a_dry_run_reads_everything_and_stores_nothing(write: Any) -> None:
     path = write(record("long", *[human(TURN)] * 30), record("b"))
     assert call("convmemory_import", path, "--dry-run").startswith(
@@ -222,18 +211,6 @@ def test_a_dry_run_reads_everything_and_stores_nothing(write: Any) -> None:
     with pytest.raises(CommandError, match="line 2: message 2: No open exchange"):
         call("convmemory_import", late, "--dry-run")
     assert not models.Session.objects.exists()
-
-
-@pytest.mark.django_db
-def test_a_notice_names_fields_that_models_will_be_sent(write: Any) -> None:
-    stderr = io.StringIO()
-    path = write(record("a", human() | {"created_at": TIME, "refusal": None}), record("b"))
-
-    call_command("convmemory_import", str(path), stdout=io.StringIO(), stderr=stderr)
-
-    assert "will be sent to models: 'created_at' (1)" in stderr.getvalue()
-    assert "refusal" not in stderr.getvalue()
-    assert stored("a")[0].to_openai()["created_at"] == TIME
 
 
 @pytest.mark.django_db

@@ -28,10 +28,6 @@ BAD = {
     "no key": ({"messages": [human()]}, "no 'key'"),
     "no messages": ({"key": "b"}, "no 'messages'"),
     "an unknown field": (record("b", user="anna"), "unknown field 'user'"),
-    "a name that stands there twice": (
-        '{"key": "b", "messages": [], "messages": []}',
-        "an object has the name 'messages' twice",
-    ),
     "metadata with a sequence for terminals": (
         '{"key": "b", "messages": [], "metadata": {"\\u001b[31m": NaN}}',
         r"\?\[31m",

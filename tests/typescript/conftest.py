@@ -11,4 +11,4 @@ from tests.typescript import compiler
 @pytest.fixture(scope="session", autouse=True)
 def typescript() -> None:
     if not servers.REQUIRED and not (compiler.PROGRAMS / "tsc").exists():
-        pytest.skip("The TypeScript compiler is not installed. Run make schema, which needs npm.")
+        pytest.skip("The TypeScript compiler is not installed. Run make test-all, which needs npm for it.")

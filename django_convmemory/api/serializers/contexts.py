@@ -8,7 +8,6 @@ from rest_framework import serializers
 
 from django_convmemory import models
 from django_convmemory.api.serializers import base
-from django_convmemory.api.serializers.messages import Wire
 from django_convmemory.messages import ROLES
 from django_convmemory.search.hits import Hit
 from django_convmemory.search.searching import MAX_NEIGHBOURS
@@ -130,22 +129,14 @@ class HitSessionSerializer(serializers.Serializer[Any]):
         return session.archived_at is not None
 
 
-class NeighbourSerializer(serializers.Serializer[Any]):
-    """A stored message before or after a hit."""
-
-    position = serializers.IntegerField()
-    message = Wire()
-    kind = serializers.CharField(source="message.kind")
-    metadata = base.JSONObject(source="message.metadata")
-    tokens = serializers.IntegerField()
-    created_at = base.UTCTime()
-    redacted = serializers.BooleanField()
-    reply_to = serializers.IntegerField(allow_null=True)
-    cut_off = serializers.CharField(allow_null=True)
-
-
 class HitSerializer(QuoteSerializer):
     """A message that a search found, with its session. ``neighbours`` is empty unless the request asks for them."""
 
     session = HitSessionSerializer(source="*")
-    neighbours = NeighbourSerializer(many=True)
+    neighbours = serializers.SerializerMethodField()
+
+    def get_neighbours(self, hit: Hit) -> list[dict[str, Any]]:
+        # A search does not read these fields of the neighbours.
+        unread = {"id", "format", "item", "usage"}
+        stored = (neighbour.to_json() for neighbour in hit.neighbours)
+        return [{name: value for name, value in fields.items() if name not in unread} for fields in stored]

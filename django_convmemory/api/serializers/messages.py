@@ -1,4 +1,4 @@
-"""Messages: what a client may store, and what it sees."""
+"""Messages: what a client may store, and which ones it may ask for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from typing import Any
 from rest_framework import serializers
 from rest_framework.exceptions import ErrorDetail
 
-from django_convmemory import models
 from django_convmemory.api import conf
 from django_convmemory.api.serializers import base
 from django_convmemory.content_parts import DATA_URL
@@ -21,8 +20,6 @@ from django_convmemory.context.wire.anthropic import IMAGE_TYPES
 from django_convmemory.context.wire.chat import LONGEST_NAME, REFUSED_IN_NAME
 from django_convmemory.exceptions import InvalidMessage
 from django_convmemory.messages import MODEL_KINDS, ROLES, ChatMessage
-from django_convmemory.operations.turns import Turn
-from django_convmemory.store import columns
 
 MAX_ADDRESS_LENGTH = 2048
 _MAX_FILE_NAME_LENGTH = 255
@@ -164,78 +161,6 @@ class Redaction(base.StrictSerializer):
     """Whether to redact the message in copies of the session too."""
 
     forks = base.Flag(default=True)
-
-
-class Wire(serializers.Field[Any, Any, Any, Any]):
-    """A message in chat-completions form."""
-
-    def to_representation(self, value: ChatMessage) -> Any:
-        return value.to_openai()
-
-
-class UsageSerializer(serializers.Serializer[Any]):
-    """The tokens of a reply, as the provider reported them."""
-
-    prompt_tokens = serializers.IntegerField()
-    cached_tokens = serializers.IntegerField(help_text="The tokens of the prompt that came from the provider's cache.")
-    completion_tokens = serializers.IntegerField()
-
-
-class MessageSerializer(serializers.Serializer[models.Message]):
-    """A stored message. ``id`` is never used again. A position is, after messages were deleted.
-
-    ``usage`` is null unless the site stored it with the reply.
-
-    ``item`` is the item of another framework for which the message stands, in the form that ``format`` names. It is
-    null for a message with the format ``chat``, and for a redacted one.
-    """
-
-    id = serializers.UUIDField(source="public_id")
-    position = serializers.IntegerField()
-    message = Wire()
-    kind = serializers.CharField()
-    metadata = base.JSONObject()
-    format = serializers.CharField()
-    item = base.JSONObject(allow_null=True)
-    tokens = serializers.IntegerField()
-    usage = UsageSerializer(allow_null=True)
-    reply_to = serializers.IntegerField(
-        allow_null=True, help_text="The position of the question, of a message that a turn has stored."
-    )
-    cut_off = serializers.CharField(
-        allow_null=True, help_text="Of the reply of a turn: length, stopped or lost if it was cut off, otherwise empty."
-    )
-    created_at = base.Time()
-    redacted = serializers.BooleanField()
-
-    def to_representation(self, row: models.Message) -> dict[str, Any]:
-        # Without the fields' own methods, which would take most of the time of a page.
-        return columns.stored_of_row(row).to_json()
-
-
-class TurnSerializer(serializers.Serializer[Any]):
-    """A question and its reply. ``messages`` are all of the turn: the question, calls, their results, and the reply.
-
-    ``open``: a request is answering the question now. ``replayed``: an earlier request has stored the reply. ``usage``
-    is null if the provider reported none.
-    """
-
-    open = serializers.BooleanField()
-    question = MessageSerializer()
-    reply = MessageSerializer(allow_null=True)
-    messages = MessageSerializer(many=True)
-    usage = UsageSerializer(allow_null=True)
-    replayed = serializers.BooleanField()
-
-    def to_representation(self, turn: Turn) -> dict[str, Any]:
-        return {
-            "open": turn.is_open,
-            "question": turn.question.to_json(),
-            "reply": turn.reply and turn.reply.to_json(),
-            "messages": [stored.to_json() for stored in turn.messages],
-            "usage": turn.usage and turn.usage._asdict(),
-            "replayed": turn.replayed,
-        }
 
 
 class MessageQuery(base.PageQuery):

@@ -15,7 +15,6 @@ from rest_framework import serializers
 
 from django_convmemory import clock, models
 from django_convmemory.api.serializers import base
-from django_convmemory.messages import ROLES
 from django_convmemory.rules.values import MAX_KEY_LENGTH, MAX_TITLE_LENGTH
 from django_convmemory.store import columns
 
@@ -81,20 +80,6 @@ class SessionSerializer(base.RowSerializer):
         return session.unpinned_tokens + session.pinned_tokens
 
 
-class PreviewSerializer(serializers.Serializer[Any]):
-    """The last message of a session, for a list."""
-
-    position = serializers.IntegerField()
-    role = serializers.ChoiceField(choices=ROLES)
-    text = serializers.CharField(
-        help_text=(
-            f"The first {MAX_TEXT} characters of its text. Empty if it is redacted, or has tool calls or images only."
-        )
-    )
-    created_at = base.UTCTime()
-    redacted = serializers.BooleanField()
-
-
 def last_messages(sessions: Sequence[models.Session], using: str) -> dict[int, dict[str, Any]]:
     """Return the previews of the last messages of ``sessions``, by the primary keys of the sessions."""
     places = [Q(session_id=session.pk, position=session.last_position) for session in sessions if session.last_position]
@@ -132,8 +117,8 @@ class ListedSessionSerializer(SessionSerializer):
         read_only_fields = fields
 
     def get_last_message(self, session: models.Session) -> dict[str, Any] | None:
-        preview = self.context["last_messages"].get(session.pk)
-        return None if preview is None else dict(PreviewSerializer(preview).data)
+        preview: dict[str, Any] | None = self.context["last_messages"].get(session.pk)
+        return preview
 
 
 class NewSession(base.StrictSerializer):

@@ -10,7 +10,7 @@ import contextlib
 import functools
 import inspect
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from django.apps import apps
@@ -163,11 +163,10 @@ class ScopedView(GenericAPIView[Any]):
 
     def find_session(self, session_id: str) -> models.Session:
         """Return the session with this public id. Raises a 404."""
-        with contextlib.suppress(ValueError):
-            session = self.get_queryset().filter(public_id=uuid.UUID(session_id)).first()
-            if session is not None:
-                return session
-        raise NotFound("There is no such session.")
+        session = self.get_queryset().filter(public_id=as_uuid(session_id)).first()
+        if session is None:
+            raise NotFound("There is no such session.")
+        return session
 
     @property
     def if_match(self) -> str | None:
@@ -244,12 +243,15 @@ class ScopedView(GenericAPIView[Any]):
         return _validated(self.get_serializer(data=self.request.data))
 
     def page(
-        self, rows: QuerySet[Any], serializer: Callable[..., Any], ordering: tuple[str, ...], limit: int | None = None
+        self, rows: QuerySet[Any], ordering: tuple[str, ...], limit: int | None, represent: Callable[[Any], Any]
     ) -> Response:
-        """Return the response with a page of ``rows`` in this order, of ``limit`` entries at most."""
+        """Return the response with a page of ``rows`` in this order, of ``limit`` entries at most.
+
+        ``represent`` returns what the response shows of the rows on the page.
+        """
         paginator: Any = self.paginator
         paginator.ordering, paginator.page_size = ordering, limit or conf.limits().default_page_size
-        return self.get_paginated_response(serializer(self.paginate_queryset(rows), many=True).data)
+        return self.get_paginated_response(represent(self.paginate_queryset(rows)))
 
     def represent(self, session: models.Session) -> Any:
         """Return a session as the API shows it."""
@@ -333,6 +335,23 @@ class TaggedView(ScopedView):
     def unchanged(self) -> bool:
         """Return whether the client already has the current state."""
         return etags.matches(self.request.headers.get("If-None-Match"), self.tag())
+
+
+@contextlib.contextmanager
+def ids_in_body() -> Iterator[None]:
+    """Turn the error of a body with the id of no message into a 409: the session exists, so it is no 404."""
+    try:
+        yield
+    except UnknownMessage as error:
+        raise Problem(409, "unknown_message", str(error)) from None
+
+
+def as_uuid(text: str) -> Any:
+    """Return the id that a part of an address names, or None, which nothing has as its id."""
+    try:
+        return uuid.UUID(text)
+    except ValueError:
+        return None
 
 
 def _validated(serializer: Any) -> dict[str, Any]:

@@ -42,10 +42,10 @@ from django_convmemory.api import conf, throttles
 from django_convmemory.api.formats import EventStreamRenderer, UTF8JSONRenderer
 from django_convmemory.api.problems import Problem
 from django_convmemory.api.serializers.contexts import SummarySerializer
-from django_convmemory.api.serializers.messages import MessageSerializer
 from django_convmemory.api.serializers.sessions import StatusSerializer
 from django_convmemory.api.views.base import ScopedView
 from django_convmemory.operations.events import HEADERS
+from django_convmemory.store import columns
 
 logger = logging.getLogger(__name__)
 
@@ -191,7 +191,7 @@ def news(session: models.Session, seen: Seen | None) -> tuple[str, Seen]:
         )
         for message in messages.order_by("position", "session_id")[:MAX_MESSAGES]:
             seen = dataclasses.replace(seen, position=message.position)
-            texts.append(_event("message", MessageSerializer(message).data, seen))
+            texts.append(_event("message", columns.stored_of_row(message).to_json(), seen))
     if seen.version != now.version:
         summaries = models.Summary.objects.using(session._state.db).filter(session=session)
         for summary in summaries.filter(session__epoch=session.epoch, version=now.version):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import hashlib
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from rest_framework.request import Request
@@ -20,19 +20,25 @@ from django_convmemory.api.serializers.base import PageQuery
 from django_convmemory.api.serializers.messages import (
     MessageChanges,
     MessageQuery,
-    MessageSerializer,
     NewMessages,
     Redaction,
     Replacement,
 )
 from django_convmemory.api.throttles import AppendThrottle
-from django_convmemory.api.views.base import WRITE_ANY_ROLE, KeyedView, ScopedView, TaggedView
+from django_convmemory.api.views.base import WRITE_ANY_ROLE, KeyedView, ScopedView, TaggedView, as_uuid, ids_in_body
 from django_convmemory.context.assembly import Context
 from django_convmemory.exceptions import UnknownMessage
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.append import Receipt
 from django_convmemory.search.hits import Hit
+from django_convmemory.store import columns
+
+
+def represented(rows: Iterable[models.Message]) -> list[dict[str, Any]]:
+    """Return messages as the API shows them."""
+    # Without a serializer, which would take most of the time of a page.
+    return [columns.stored_of_row(row).to_json() for row in rows]
 
 
 class StoringView(KeyedView):
@@ -50,8 +56,8 @@ class StoringView(KeyedView):
             self._has_stored,
             locks=locks,
         )
-        rows: Any = self.session.convmemory_messages.using(self.using).filter(public_id__in=receipt.ids)
-        content = {"messages": MessageSerializer(rows.order_by("position"), many=True).data}
+        rows = self.session.convmemory_messages.using(self.using).filter(public_id__in=receipt.ids)
+        content = {"messages": represented(rows.order_by("position"))}
         headers = {"ETag": etags.of_messages(self.reread(self.session))}
         return Response(receipt._asdict() | content, status=200 if receipt.replayed else 201, headers=headers)
 
@@ -106,7 +112,7 @@ class MessageList(TaggedView, StoringView):
         sign = query["ordering"].removesuffix("position")
         # By both columns of the primary key: ordered by the position alone, a database may read the whole table.
         ordering = (f"{sign}position", f"{sign}session_id")
-        return self.page(rows, MessageSerializer, ordering, query.get("limit"))
+        return self.page(rows, ordering, query.get("limit"), represented)
 
     def post(self, request: Request, session_id: str) -> Response:
         return self.stored(self.body(), self.handle.append)
@@ -125,58 +131,40 @@ class MessageReplacement(StoringView):
             after = 0 if body["after"] is None else self.position_of(body["after"])
             return self.handle.replace(after, *messages, **options)
 
-        try:
+        with ids_in_body():
             return self.stored(body, replace, locks=True)
-        except UnknownMessage as error:
-            raise no_such_message(error) from None
 
 
-def no_such_message(error: UnknownMessage) -> Problem:
-    """Return the problem of a body with the id of no message: the session exists, so it is a conflict, and no 404."""
-    return Problem(409, "unknown_message", str(error))
-
-
-class MessageView(ScopedView):
-    """A view of one message."""
-
-    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        super().initial(request, *args, **kwargs)
-        if "message_id" in kwargs:  # A method that is not allowed gets none.
-            try:
-                self.message_id = uuid.UUID(kwargs["message_id"])
-            except ValueError:
-                raise UnknownMessage("The session has no message with this id.") from None
-
-
-class MessageDetail(MessageView):
+class MessageDetail(ScopedView):
     """One message."""
 
     serializer_class = MessageChanges
 
     def get(self, request: Request, session_id: str, message_id: str) -> Response:
-        return Response(self._represented())
+        return Response(self._represented(as_uuid(message_id)))
 
     def patch(self, request: Request, session_id: str, message_id: str) -> Response:
-        if body := self.body():
-            self.guarded(lambda: self.handle.update_message(self.position_of(self.message_id), **body), locks=True)
+        body, public_id = self.body(), as_uuid(message_id)
+        if body:
+            self.guarded(lambda: self.handle.update_message(self.position_of(public_id), **body), locks=True)
         self.session = self.reread(self.session)
-        return Response(self._represented(), headers={"ETag": etags.of(self.session, self.memory)})
+        return Response(self._represented(public_id), headers={"ETag": etags.of(self.session, self.memory)})
 
-    def _represented(self) -> Any:
-        row = self.session.convmemory_messages.using(self.using).filter(public_id=self.message_id).first()
+    def _represented(self, public_id: uuid.UUID) -> Any:
+        row = self.session.convmemory_messages.using(self.using).filter(public_id=public_id).first()
         if row is None:
             raise UnknownMessage("The session has no message with this id.")
-        return MessageSerializer(row).data
+        return represented([row])[0]
 
 
-class MessageRedaction(MessageView):
+class MessageRedaction(ScopedView):
     """Empty a message permanently."""
 
     serializer_class = Redaction
 
     def post(self, request: Request, session_id: str, message_id: str) -> Response:
         forks = self.body()["forks"]
-        redact = lambda: self.handle.redact(self.position_of(self.message_id), forks)  # noqa: E731
+        redact = lambda: self.handle.redact(self.position_of(as_uuid(message_id)), forks)  # noqa: E731
         return Response(self.guarded(redact, locks=True)._asdict())
 
 
@@ -240,7 +228,9 @@ class SummaryList(ScopedView):
     def get(self, request: Request, session_id: str) -> Response:
         query = self.query()
         rows = self.session.convmemory_summaries.using(self.using)
-        return self.page(rows, contexts.SummarySerializer, ("-version",), query.get("limit"))
+        return self.page(
+            rows, ("-version",), query.get("limit"), lambda page: contexts.SummarySerializer(page, many=True).data
+        )
 
 
 class SummaryDetail(ScopedView):

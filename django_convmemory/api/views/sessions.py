@@ -17,9 +17,7 @@ from django_convmemory.api.formats import JSONLinesRenderer, UTF8JSONRenderer
 from django_convmemory.api.problems import Problem
 from django_convmemory.api.serializers import sessions
 from django_convmemory.api.throttles import CreateThrottle, ModelThrottle
-from django_convmemory.api.views.base import KeyedView, ScopedView, TaggedView, new_key
-from django_convmemory.api.views.messages import no_such_message
-from django_convmemory.exceptions import UnknownMessage
+from django_convmemory.api.views.base import KeyedView, ScopedView, TaggedView, ids_in_body, new_key
 from django_convmemory.maintenance.transfer import exporting
 from django_convmemory.memory import memories
 from django_convmemory.rules import creations
@@ -55,16 +53,16 @@ class SessionList(KeyedView):
         starred = "true" if query["ordering"].endswith("starred") else query["starred"]
         if starred != "any":
             rows = rows.filter(starred_at__isnull=starred == "false")
-        response = self.page(rows, self._listed, self._ORDERINGS[query["ordering"]], query.get("limit"))
+        response = self.page(rows, self._ORDERINGS[query["ordering"]], query.get("limit"), self._listed)
         tag = etags.of_content(response.data)
         if etags.matches(request.headers.get("If-None-Match"), tag):
             return Response(status=304, headers={"ETag": tag})
         response["ETag"] = tag
         return response
 
-    def _listed(self, rows: list[models.Session], *, many: bool) -> Any:
+    def _listed(self, rows: list[models.Session]) -> Any:
         context = {"url": self.url, "last_messages": sessions.last_messages(rows, self.using)}
-        return sessions.ListedSessionSerializer(rows, many=many, context=context)
+        return sessions.ListedSessionSerializer(rows, many=True, context=context).data
 
     def post(self, request: Request) -> Response:
         body, key = self.body(), self.idempotency_key
@@ -117,10 +115,8 @@ class Truncate(ScopedView):
         etags.require_header(self.if_match)
         after = self.body()["after"]
         truncate = lambda: self.handle.truncate(0 if after is None else self.position_of(after))  # noqa: E731
-        try:
+        with ids_in_body():
             removed = self.guarded(truncate, locks=True)
-        except UnknownMessage as error:
-            raise no_such_message(error) from None
         return Response({"removed": removed}, headers={"ETag": etags.of(self.reread(self.session), self.memory)})
 
 
@@ -149,10 +145,8 @@ class Fork(KeyedView):
             at = self.position_of(body["at"])
             return self.handle.fork(at, **title, key=key, idempotency_key=self.idempotency_key, **whose)
 
-        try:
+        with ids_in_body():
             copy = self.once(fork, lambda used: self._has_created(target.scope, used), locks=True)
-        except UnknownMessage as error:
-            raise no_such_message(error) from None
         row = self.reread(copy)
         row.replayed = copy.replayed
         return self.created(row, self.memory)

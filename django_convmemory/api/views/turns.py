@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -21,10 +20,11 @@ from rest_framework.throttling import BaseThrottle
 from django_convmemory.api import conf, etags
 from django_convmemory.api.formats import EventStreamRenderer
 from django_convmemory.api.problems import Problem
-from django_convmemory.api.serializers.messages import NewTurn, TurnSerializer
+from django_convmemory.api.serializers.messages import NewTurn
 from django_convmemory.api.throttles import TurnThrottle
-from django_convmemory.api.views.messages import StoringView, no_such_message
-from django_convmemory.exceptions import ConvMemoryError, StaleRevision, UnknownMessage
+from django_convmemory.api.views.base import as_uuid, ids_in_body
+from django_convmemory.api.views.messages import StoringView
+from django_convmemory.exceptions import ConvMemoryError, UnknownMessage
 from django_convmemory.operations.streams import TurnStream
 from django_convmemory.operations.turns import Turn, unknown_question
 from django_convmemory.rules.turns import Does, Step
@@ -53,11 +53,8 @@ class TurnView(StoringView):
 
     def turn_of(self, question_id: str) -> Turn:
         """Return the turn of the question with this id, as it is now. Raises a 404."""
-        name, memory = self.session.session_name, self.memory
-        try:
-            question = memory.store.question(name, uuid.UUID(question_id))
-        except ValueError:
-            question = None
+        name, memory, public_id = self.session.session_name, self.memory, as_uuid(question_id)
+        question = memory.store.question(name, public_id) if public_id else None
         if question is None:
             raise unknown_question()
         _state, following = memory.store.after_question(name, question.position)
@@ -91,12 +88,8 @@ class TurnList(TurnView):
         if message is not None:
             self.check_sizes([message])
         asked: dict[str, Any] = {"key": key, "edit": edit, "again": again, "revision": self.revision, "wait": self.wait}
-        try:
+        with ids_in_body():
             stream = self.handle.stream_answer(message, self.responder, **asked, **conf.responder_options(request))
-        except UnknownMessage as error:
-            raise no_such_message(error) from None
-        except StaleRevision:
-            raise etags.stale() from None
         stream.turn.request = request
         if isinstance(request.accepted_renderer, EventStreamRenderer):
             return stream.response(request._request)
@@ -104,7 +97,7 @@ class TurnList(TurnView):
         turn = stream.turn
         turn.reread()
         status = 200 if turn.replayed or turn.reply is None else 201
-        return Response(TurnSerializer(turn).data, status=status, headers={"ETag": turn.etag})
+        return Response(_represented(turn), status=status, headers={"ETag": turn.etag})
 
     def _read(self, stream: TurnStream) -> None:
         """Read all of the reply. Raises a 502 if the site's function fails."""
@@ -124,7 +117,7 @@ class TurnDetail(TurnView):
 
     def get(self, request: Request, session_id: str, message_id: str) -> Response:
         turn = self.turn_of(message_id)
-        return Response(TurnSerializer(turn).data, headers={"ETag": turn.etag})
+        return Response(_represented(turn), headers={"ETag": turn.etag})
 
 
 class TurnStop(TurnView):
@@ -136,4 +129,16 @@ class TurnStop(TurnView):
         if not self.handle.stop_answer(turn.question):
             raise Problem(409, "nothing_to_do", "No request answers this question now.")
         turn.is_open = True
-        return Response(TurnSerializer(turn).data, status=202)
+        return Response(_represented(turn), status=202)
+
+
+def _represented(turn: Turn) -> dict[str, Any]:
+    """Return a turn as the API shows it."""
+    return {
+        "open": turn.is_open,
+        "question": turn.question.to_json(),
+        "reply": turn.reply and turn.reply.to_json(),
+        "messages": [stored.to_json() for stored in turn.messages],
+        "usage": turn.usage and turn.usage._asdict(),
+        "replayed": turn.replayed,
+    }

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import bisect
 import copy
 import math
-import operator
 import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -81,9 +79,8 @@ class Importer:
             self.memory.strategy = strategies.Buffer()
         # A session is indexed after its import, so no append marks it due for that.
         self.memory.threshold = self.memory.strategy.threshold
-        # The primary keys of the sessions of the records so far, in ascending order. They are few ranges, because they
-        # follow one another unless another process made sessions at the same time.
-        self._known: list[range] = []
+        # The primary keys of the sessions of the records so far.
+        self._known: set[int] = set()
 
     def add(self, record: Record) -> int:
         """Store the whole session, and return the number of its messages.
@@ -97,25 +94,21 @@ class Importer:
         existing = self._find(session)
         if existing is not None:
             # Also if an earlier run made the session: otherwise a second run would leave this record out in silence.
-            if not self._remember(existing):
+            if existing in self._known:
                 raise BadRecord(record.place, SAME_NAME)
+            self._known.add(existing)
             return 0
         try:
-            return self._add(session, record, _BATCH)
-        except InvalidMessage:
-            # Try again message by message, to learn which one is invalid.
-            return self._add(session, record, 1)
+            return self._add(session, record)
+        except InvalidMessage as error:
+            self._tokens(record)  # It says which message is invalid.
+            raise BadRecord(record.place, str(error)) from None
 
-    def _add(self, session: SessionHandle, record: Record, size: int) -> int:
+    def _add(self, session: SessionHandle, record: Record) -> int:
         def work() -> int:
-            for start in range(0, len(record.messages), size):
-                ids = None if record.ids is None else record.ids[start : start + size]
-                try:
-                    receipt = self._append(session.session_name, record.messages[start : start + size], ids)
-                except InvalidMessage as error:
-                    if size > 1:
-                        raise
-                    raise BadRecord(record.place, f"message {start + 1}: {error}") from None
+            for start in range(0, len(record.messages), _BATCH):
+                ids = None if record.ids is None else record.ids[start : start + _BATCH]
+                receipt = self._append(session.session_name, record.messages[start : start + _BATCH], ids)
                 if receipt.first_position != start + 1:
                     # Another process has made the session since this one looked for it.
                     raise _Exists
@@ -124,7 +117,7 @@ class Importer:
         try:
             # Tokens are counted between the statements. Nobody waits for a session that is not there yet.
             pk = transactions.run(self.using, work, savepoint=True, idle=transactions.LONG_IDLE_SECONDS)
-            self._remember(pk)
+            self._known.add(pk)
             if self.memory.options.index:
                 indexing.catch_up(self.memory.store, pk, longest=math.inf)
             return len(record.messages)
@@ -185,30 +178,13 @@ class Importer:
         )
         return pk
 
-    def _remember(self, pk: int) -> bool:
-        """Note that there was a record of the session ``pk``. Return False if there was one before."""
-        at = bisect.bisect_right(self._known, pk, key=operator.attrgetter("start"))
-        before, after = self._known[at - 1 : at] if at else [], self._known[at : at + 1]
-        if before and pk in before[0]:
-            return False
-        if before and before[0].stop < pk:
-            before = []
-        if after and after[0].start > pk + 1:
-            after = []
-        first, last = before[0].start if before else pk, after[0].stop - 1 if after else pk
-        self._known[at - len(before) : at + len(after)] = [range(first, last + 1)]
-        return True
-
     def expect(self, record: Record) -> FoldEstimate:
         """Return what folding the session will take after the import. Raises :class:`BadRecord`."""
-        self._check(record)
-        memory = self.memory
+        tokens, memory = self._tokens(record), self.memory
         if self._find(self._session(record)) is not None:
             return FoldEstimate(0, 0, there=True)
         if not memory.summarizes:
             return FoldEstimate(0, 0)
-        messages = [recorded.message for recorded in record.messages]
-        tokens = [max(1, memory.counter.count(message)) for message in messages if not message.pinned]
         threshold = memory.threshold
         if not threshold.exceeded(tokens=sum(tokens), messages=len(tokens), settled=len(tokens) > 1):
             return FoldEstimate(0, 0)
@@ -217,15 +193,19 @@ class Importer:
         chunk = memory.options.chunk_tokens(threshold.tokens)
         return FoldEstimate(-(-folded // chunk), folded)
 
-    def _check(self, record: Record) -> None:
-        """Raise :class:`BadRecord` if a message cannot follow the messages before it."""
-        counters, previous = Counters(), None
+    def _tokens(self, record: Record) -> list[int]:
+        """Return the tokens of the messages that can be folded. Raises :class:`BadRecord` for an invalid message."""
+        counters, previous, tokens = Counters(), None, []
         for number, recorded in enumerate(record.messages, 1):
+            message = recorded.message
             try:
-                counters, row = counters.append_one(recorded.message, 1, previous)
-                previous = Previous.of(recorded.message, row.position, row.answers)
+                [entry] = self.memory.entries([message])
+                counters, row = counters.append_one(message, entry.tokens, previous)
             except InvalidMessage as error:
                 raise BadRecord(record.place, f"message {number}: {error}") from None
+            previous = Previous.of(message, row.position, row.answers)
+            tokens += [] if message.pinned else [entry.tokens]
+        return tokens
 
     def _session(self, record: Record) -> SessionHandle:
         try:

@@ -135,7 +135,7 @@ def _values(file: TextIO) -> Iterator[tuple[str, Any]]:
                 raise BadRecord(place, "this is a SQLite database, not JSON. docs/moving.md has a script for it.")
             _check_encoding(place, line)
             try:
-                value = json.loads(line, object_pairs_hook=_object)
+                value = json.loads(line)
             except (ValueError, RecursionError) as error:
                 raise _invalid(place, error) from None
             yield place, value
@@ -163,7 +163,7 @@ class _Buffer:
     def __init__(self, file: TextIO) -> None:
         self._file = file
         self._text, self._at = "", 0
-        self._decoder = json.JSONDecoder(object_pairs_hook=_object)
+        self._decoder = json.JSONDecoder()
 
     def next(self) -> str:
         """Return the next character that is not white space, or "" at the end."""
@@ -203,15 +203,6 @@ class _Buffer:
         more = self._file.read(max(_CHUNK, len(self._text) - self._at))
         self._text, self._at = self._text[self._at :] + more, 0
         return bool(more)
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    value = dict(pairs)
-    if len(value) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"an object has the name {twice!r:.100} twice")
-    return value
 
 
 def _check_encoding(place: str, text: str) -> None:

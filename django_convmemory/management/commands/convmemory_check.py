@@ -13,7 +13,7 @@ from django_convmemory import models
 from django_convmemory.maintenance import integrity
 from django_convmemory.maintenance.integrity import Finding
 from django_convmemory.management import choices
-from django_convmemory.management.progress import above_bar, counted, printable, progress
+from django_convmemory.management.output import counted, printable
 from django_convmemory.memory import memories
 
 _ADVICE = (
@@ -72,8 +72,7 @@ class Command(BaseCommand):
         repaired: Counter[str] = Counter()
         checked, number = options["after"], 0
         try:
-            session_ids = sessions.ids(after=checked)
-            for session_id in progress(session_ids, "checked", shown=options["verbosity"] > 0):
+            for session_id in sessions.ids(after=checked):
                 findings = integrity.check_session(session_id, using=using)
                 done = list(_repair(session_id, findings, using, options))
                 if done and findings:
@@ -101,16 +100,15 @@ class Command(BaseCommand):
         # Nobody knows the counter of a session whose alias was removed from the settings.
         known = models.Session.objects.using(using).filter(alias__in=list(memories))
         can_repair = bool(findings) and known.filter(pk=findings[0].session_id).exists()
-        with above_bar():
-            for finding in findings:
-                repair = integrity.repair_of(finding, findings) if can_repair else ""
-                self._lasting = self._lasting or not repair
-                if options["json"]:
-                    self.stdout.write(json.dumps({**finding._asdict(), "repair": repair}))
-                else:
-                    name = f" ({printable(finding.name)})" if finding.name else ""
-                    repairs = f" ({repair} repairs it)" if repair else ""
-                    self.stdout.write(f"session {finding.session_id}{name}: {finding.code}: {finding.message}{repairs}")
+        for finding in findings:
+            repair = integrity.repair_of(finding, findings) if can_repair else ""
+            self._lasting = self._lasting or not repair
+            if options["json"]:
+                self.stdout.write(json.dumps({**finding._asdict(), "repair": repair}))
+            else:
+                name = f" ({printable(finding.name)})" if finding.name else ""
+                repairs = f" ({repair} repairs it)" if repair else ""
+                self.stdout.write(f"session {finding.session_id}{name}: {finding.code}: {finding.message}{repairs}")
         return Counter(finding.code for finding in findings)
 
 

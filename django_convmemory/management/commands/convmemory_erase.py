@@ -7,10 +7,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from django_convmemory import models
 from django_convmemory.management import choices, deletion
-from django_convmemory.management.progress import counted, interruptible
-from django_convmemory.store.orm import ORMStore
+from django_convmemory.management.output import interruptible
 
 
 class Command(BaseCommand):
@@ -47,11 +45,10 @@ class Command(BaseCommand):
         if not totals.sessions:
             result = f"There are no sessions {selection}."
         else:
+            deleted = deletion.Totals(0, 0)
             with interruptible():
-                if selection.key is not None:
-                    deleted = str(deletion.delete(sessions))
-                else:
-                    deleted = counted(self._erase(sessions, selection, using), "session")
+                for alias in list(sessions.order_by("alias").values_list("alias", flat=True).distinct()):
+                    deleted += deletion.delete(sessions.filter(alias=alias))
             result = f"{deleted} deleted."
         if options["verbosity"] > 0:
             self.stdout.write(result)
@@ -72,10 +69,3 @@ class Command(BaseCommand):
             self.stdout.write("")
         if answer != "yes":
             raise CommandError("Nothing was deleted.")
-
-    def _erase(self, sessions: models.SessionQuerySet, selection: choices.ChosenSessions, using: str) -> int:
-        """Delete all sessions of a user or a visitor, alias by alias, and return how many there were."""
-        # Not through the memories: the alias of a session may be gone from the settings.
-        store, owner_id = ORMStore(using), None if selection.owner is None else selection.owner.pk
-        aliases = list(sessions.order_by("alias").values_list("alias", flat=True).distinct())
-        return sum(store.erase(alias, owner_id=owner_id, visitor=selection.visitor or "") for alias in aliases)

@@ -7,7 +7,6 @@ import io
 import os
 import pathlib
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,7 +17,7 @@ from django_convmemory import conf
 from django_convmemory.maintenance.transfer.importing import SAME_NAME, Importer
 from django_convmemory.maintenance.transfer.records import BadRecord, Record, read
 from django_convmemory.management import choices
-from django_convmemory.management.progress import counted, interruptible, printable, progress
+from django_convmemory.management.output import counted, interruptible, printable
 
 
 @dataclasses.dataclass(slots=True)
@@ -29,9 +28,6 @@ class _Counts:
     messages: int = 0
     existing: int = 0
     empty: int = 0
-
-    # Fields of messages that chat completions do not have, with the number of sessions that have them.
-    unknown: Counter[str] = dataclasses.field(default_factory=Counter)
 
     def __str__(self) -> str:
         imported = f"{counted(self.imported, 'session')} imported with {counted(self.messages, 'message')}"
@@ -91,39 +87,26 @@ class Command(BaseCommand):
                 raise CommandError(f"{name} is not a file, or cannot be read. Correct the name.", returncode=2)
         using = choices.database(options)
         importer = Importer(memory, using, compact=not options["no_compact"])
-        if options["dry_run"]:
-            with interruptible("Nothing was imported. To count again, run the command again."):
-                self._announce(files, importer, verbose=True, strict=True)
-            return
-        total = None
-        if not options["no_compact"] and memory.summarizes and all(map(os.path.isfile, files)):
-            with interruptible("Nothing was imported yet. To import, run the command again."):
-                total = self._announce(files, importer, verbose=verbose)
-        counts = _Counts()
         with interruptible():
+            if options["dry_run"]:
+                self._announce(files, importer, strict=True)
+                return
+            if verbose and not options["no_compact"] and memory.summarizes and all(map(os.path.isfile, files)):
+                self._announce(files, importer)
+            counts = _Counts()
             for name in files:
-                self._import(name, importer, counts, total=total if len(files) == 1 else None, verbose=verbose)
+                self._import(name, importer, counts)
         if verbose:
             self.stdout.write(f"{counts}.")
-            if counts.unknown:
-                fields = ", ".join(
-                    f"{printable(name)!r:.50} ({count})" for name, count in counts.unknown.most_common(10)
-                )
-                self.stderr.write(
-                    "Some messages have fields that chat completions do not have. The fields were stored and will be "
-                    f"sent to models: {fields}. If they are not meant for models, move them to notes: docs/moving.md "
-                    "says how.",
-                    str,
-                )
 
-    def _announce(self, files: list[str], importer: Importer, *, verbose: bool, strict: bool = False) -> int:
-        """Print what folding the sessions will take, and return the number of sessions.
+    def _announce(self, files: list[str], importer: Importer, *, strict: bool = False) -> None:
+        """Print what folding the sessions will take.
 
         With ``strict``, a record that cannot be imported raises CommandError. Without it, the counting ends there: the
         import will raise the error.
         """
         total = existing = calls = tokens = 0
-        until, names = "", set[tuple[str, str, str]]()
+        names: set[tuple[str | None, str | None, str]] = set()
         for file_name in files:
             try:
                 with _records(file_name) as records:
@@ -131,59 +114,40 @@ class Command(BaseCommand):
                         expected = importer.expect(record)
                         total, existing = total + 1, existing + expected.there
                         calls, tokens = calls + expected.calls, tokens + expected.tokens
-                        name = (record.owner or "", record.visitor or "", record.key)
+                        name = (record.owner, record.visitor, record.key)
                         if strict and name in names:
                             raise BadRecord(record.place, SAME_NAME)
                         names.update([name] if strict and record.messages else ())
             except (BadRecord, OSError) as error:
                 if strict:
                     raise CommandError(f"{_place(file_name)}, {_message(error)}") from error
-                until = f" before the first error in {_place(file_name)}"
-                break
-        if verbose and (total or not until):
-            folding = (
-                f"Folding the new ones takes about {counted(calls, 'model call')} over {counted(tokens, 'token')}. "
-                "It begins with the next sweep after the import."
-                if calls
-                else "None of the new ones has to be folded."
-            )
-            self.stdout.write(
-                f"{counted(total, 'session')} to import{until}, {existing} of them already in the database. {folding}"
-            )
-        return total
+                return
+        folding = (
+            f"Folding the new ones takes about {counted(calls, 'model call')} over {counted(tokens, 'token')}. "
+            "It begins with the next sweep after the import."
+            if calls
+            else "None of the new ones has to be folded."
+        )
+        self.stdout.write(
+            f"{counted(total, 'session')} to import, {existing} of them already in the database. {folding}"
+        )
 
-    def _import(self, name: str, importer: Importer, counts: _Counts, *, total: int | None, verbose: bool) -> None:
+    def _import(self, name: str, importer: Importer, counts: _Counts) -> None:
         place = _place(name)
         try:
             with _records(name) as records:
-                for record in progress(records, "imported", shown=verbose, total=total):
+                for record in records:
                     stored = importer.add(record)
                     counts.messages += stored
                     counts.imported += stored > 0
                     counts.existing += not stored and bool(record.messages)
                     counts.empty += not record.messages
-                    counts.unknown.update({field for item in record.messages for field in item.message.extra} - _KNOWN)
         except BadRecord as error:
             raise CommandError(f"{place}, {_message(error)} {counts.before_error}") from error
         except OSError as error:
             raise CommandError(f"{place} cannot be read: {error}. {counts.before_error}") from error
 
 
-# Fields that providers know, and for which a ChatMessage has no attribute, or which were null.
-_KNOWN = frozenset(
-    {
-        "annotations",
-        "audio",
-        "content",
-        "function_call",
-        "name",
-        "reasoning",
-        "reasoning_content",
-        "refusal",
-        "tool_call_id",
-        "tool_calls",
-    }
-)
 _LONGEST_ERROR = 1000  # characters
 
 

@@ -16,7 +16,7 @@ from django_convmemory import models
 from django_convmemory.clock import Clock
 from django_convmemory.management import choices, deletion
 from django_convmemory.management.deletion import Totals
-from django_convmemory.management.progress import counted, interruptible, progress
+from django_convmemory.management.output import counted, interruptible
 from django_convmemory.store import transactions
 
 _LARGEST_BATCH = 10_000
@@ -95,10 +95,9 @@ class Command(BaseCommand):
         if options["dry_run"]:
             return str(deletion.totals(inactive))
         deleted = Totals(0, 0)
-        batches = _id_ranges(inactive, options["batch"])
-        for first, last in progress(batches, "deleted", shown=options["verbosity"] > 0, unit="batches"):
+        for ids in _id_ranges(inactive, options["batch"]):
             # This deletes the sessions that are still inactive under the lock.
-            deleted += deletion.delete(inactive.filter(pk__range=(first, last)))
+            deleted += deletion.delete(inactive.filter(pk__range=ids))
         return str(deleted)
 
 

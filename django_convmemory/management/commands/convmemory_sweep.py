@@ -6,13 +6,15 @@ A project without a broker needs only this command. With a broker, it finds the 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import copy
 import dataclasses
 import functools
 import logging
 import signal
+import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,7 +25,6 @@ from django_convmemory import tasks
 from django_convmemory.exceptions import BrokerUnavailable
 from django_convmemory.fold.run import Outcome, Result
 from django_convmemory.management import choices
-from django_convmemory.management.progress import receiving
 from django_convmemory.memory import memories
 from django_convmemory.operations.handles import ConversationMemory
 from django_convmemory.scheduling import NullScheduler
@@ -80,31 +81,29 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Sweep once, or until a signal stops the command."""
-        limit = choices.whole_number(options, "limit", 1)
+        limit, verbosity = choices.whole_number(options, "limit", 1), options["verbosity"]
         swept = self._memories(options["alias"], inline=options["inline"])
         self._stopped = False
-        self._logged_as_paused: set[str] = set()
         previous: Counter[str] | None = None
-        if options["watch"] and options["verbosity"]:
+        if options["watch"] and verbosity:
             self._print(f"Watching {', '.join(memory.alias for memory in swept)}. SIGINT or SIGTERM stops the command.")
-        with receiving(_STOPPING, self._stop):
+        with self._receiving_signals():
             while True:
                 counts = self._sweep(swept, limit)
                 # A watching command prints a sweep that did something. It prints a pause once, not at every sweep.
                 has_news = counts and (counts != previous or not counts.keys() <= {"paused"})
-                if options["verbosity"] > 1 or (options["verbosity"] and (not options["watch"] or has_news)):
+                if verbosity > 1 or (verbosity and (not options["watch"] or has_news)):
                     self._print(_outcome_line(counts))
                 previous = counts
-                if self.stopping():
-                    return
-                if not options["watch"]:
+                if self._stopped or not options["watch"]:
                     break
                 if not counts["folded"]:
                     self._wait(options["interval"])
-                    if self.stopping():
-                        return
-        if any(counts[name] for name in ("stalled", "failed", "paused", "ended early")):
-            raise CommandError("Some due sessions were neither folded nor sent. They stay due. The log says why.")
+        if not self._stopped and any(counts[name] for name in ("stalled", "failed", "paused", "ended early")):
+            raise CommandError(
+                "Some due sessions were neither folded nor sent. They stay due. The log says why, and the admin why a "
+                "memory is paused."
+            )
 
     def _print(self, line: str) -> None:
         self.stdout.write(line)
@@ -131,27 +130,26 @@ class Command(BaseCommand):
         reset_queries()
         _close_old_connections()
         # The memories take turns, so that an alias with much to do does not delay the others.
-        running = [self._sweep_memory(memory, limit) for memory in swept]
-        while running and not self.stopping():
-            for outcomes in list(running):
-                if self.stopping():
-                    break
-                try:
-                    counts[next(outcomes)] += 1
-                except StopIteration:
-                    running.remove(outcomes)
-                except BrokerUnavailable as error:
-                    logger.error("%s", error)
-                    counts["ended early"] += 1
-                except Exception:
-                    # A generator that raised has ended. The next sweep finds the sessions that it had left.
-                    logger.exception("An error ended a sweep early.")
-                    counts["ended early"] += 1
+        running = deque(self._sweep_memory(memory, limit) for memory in swept)
+        while running and not self._stopped:
+            outcomes = running.popleft()
+            try:
+                counts[next(outcomes)] += 1
+                running.append(outcomes)
+            except StopIteration:
+                pass
+            except BrokerUnavailable as error:
+                logger.error("%s", error)
+                counts["ended early"] += 1
+            except Exception:
+                # The next sweep finds the sessions that this one has left.
+                logger.exception("An error ended a sweep early.")
+                counts["ended early"] += 1
         return counts
 
     def _sweep_memory(self, memory: ConversationMemory, limit: int) -> Iterator[str]:
         """Send or fold at most ``limit`` sessions, and yield the outcome of each."""
-        paused = self._is_paused(memory)
+        paused = memory.pause.paused
         if paused:
             yield "paused"
         if memory.scheduler.queues:
@@ -163,10 +161,9 @@ class Command(BaseCommand):
         while left and (session_ids := memory.sweep(limit=left, queued_for=0.0)):
             before = memory.pause
             for session_id in session_ids:
-                _close_old_connections()
                 outcome = self._carry_out(functools.partial(memory.compact_id, session_id), session_id)
                 yield outcome
-                if outcome == "stalled" and not before.paused and self._is_paused(memory):
+                if outcome == "stalled" and not before.paused and memory.pause.paused:
                     return
             left -= len(session_ids)
             # After a pause the sweep returns one session. If the model has answered, go on with the others.
@@ -174,7 +171,6 @@ class Command(BaseCommand):
                 break
         if left and not paused:
             for session_id in memory.sweep_rebuilds():
-                _close_old_connections()
                 run = functools.partial(memory.carry_out, session_id, "replace_stand_ins")
                 yield self._carry_out(run, session_id)
 
@@ -192,32 +188,28 @@ class Command(BaseCommand):
             published = published or result.outcome == Outcome.PUBLISHED
             if result.outcome == Outcome.STALLED:
                 return "stalled"
-            if not result.again or result.outcome != Outcome.PUBLISHED or self.stopping():
+            if not result.again or result.outcome != Outcome.PUBLISHED or self._stopped:
                 return "folded" if published else "left"
-
-    def _is_paused(self, memory: ConversationMemory) -> bool:
-        state = memory.pause
-        paused, until = state.paused, state.paused_until
-        if until is not None and paused and memory.alias not in self._logged_as_paused:
-            logger.warning(
-                "memories[%r] is paused. Its model is tried again in %.0f s. The last error was: %s",
-                memory.alias,
-                (until - state.now).total_seconds(),
-                state.error,
-            )
-        (self._logged_as_paused.add if paused else self._logged_as_paused.discard)(memory.alias)
-        return paused
 
     def _wait(self, seconds: float) -> None:
         # The pause has small steps, and the signal's handler only sets a flag: it may not use locks that this thread
         # may hold.
         ends = time.monotonic() + seconds
-        while not self.stopping() and (left := ends - time.monotonic()) > 0:
+        while not self._stopped and (left := ends - time.monotonic()) > 0:
             time.sleep(min(_POLL_SECONDS, left))
 
-    def stopping(self) -> bool:
-        """Whether a signal stopped the command."""
-        return self._stopped
+    @contextlib.contextmanager
+    def _receiving_signals(self) -> Iterator[None]:
+        """Let :meth:`_stop` receive signals meanwhile. Only the main thread can; in another, none comes."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self._stop) for number in _STOPPING}
+        try:
+            yield
+        finally:
+            for number, previous in before.items():
+                signal.signal(number, previous)
 
     def _stop(self, received: int, frame: object) -> None:
         """Stop after the current chunk. A second signal ends the process at once."""
