@@ -74,14 +74,16 @@ def test_arranging_keeps_all_that_is_no_result_in_order(conversation: list[ChatM
 def test_the_nth_result_with_an_id_answers_the_nth_call_with_it(conversation: list[ChatMessage]) -> None:
     _, rows = unpinned(conversation)
     arranged = exchanges.well_formed(rows)
-    exchange = lambda row: row.position if row.answers is None else row.answers  # noqa: E731
-    for begins, call_id in {(exchange(row), call_id) for row in rows for call_id in row.message.call_ids}:
-        calls = sum(row.message.call_ids.count(call_id) for row in rows if exchange(row) == begins)
-        is_result = lambda row, key=(begins, call_id): (row.answers, row.message.tool_call_id) == key  # noqa: E731
-        results = [row for row in rows if is_result(row)]
+    begins = [row.position if row.answers is None else row.answers for row in rows]
+    made_at = {(at, call_id) for at, row in zip(begins, rows, strict=True) for call_id in row.message.call_ids}
+    for exchange, call_id in made_at:
+        made = [row.message.call_ids.count(call_id) for at, row in zip(begins, rows, strict=True) if at == exchange]
+        results = [row for row in rows if (row.answers, row.message.tool_call_id) == (exchange, call_id)]
+        calls = sum(made)
         answers = results[: calls - 1] + results[-1:] if len(results) >= calls else results
-        missing = [MessageRef(0, ChatMessage.tool(NO_RESULT, call_id), 0, begins)] * (calls - len(answers))
-        assert [row for row in arranged if is_result(row)] == answers + missing
+        missing = [MessageRef(0, ChatMessage.tool(NO_RESULT, call_id), 0, exchange)] * (calls - len(answers))
+        shown = [row for row in arranged if (row.answers, row.message.tool_call_id) == (exchange, call_id)]
+        assert shown == answers + missing
 
 
 @given(conversations.conversations())

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from django_convmemory import exceptions
+from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.context.wire import replies
 from django_convmemory.memory import ConversationSummaryBufferMemory
 from django_convmemory.messages import ChatMessage
@@ -39,7 +40,8 @@ PREAMBLE = {
 
 @pytest.fixture
 def session() -> SessionHandle:
-    memory = ConversationSummaryBufferMemory(InMemoryStore(), None, 100_000, scheduler=NullScheduler())
+    model = ScriptedChatModel([])
+    memory = ConversationSummaryBufferMemory(InMemoryStore(), model, 100_000, scheduler=NullScheduler())
     return memory.session("s")
 
 
@@ -74,7 +76,7 @@ def test_one_of_anthropics_messages_is_several(session: SessionHandle) -> None:
 
 @pytest.mark.parametrize("form", ["dict", "message", "reply"])
 def test_thoughts_and_searches_of_anthropic_go_back_to_anthropic_only(session: SessionHandle, form: str) -> None:
-    blocks = [THOUGHT, {"type": "text", "text": "I look."}, *SEARCH, USE]
+    blocks: list[Any] = [THOUGHT, {"type": "text", "text": "I look."}, *SEARCH, USE]
     session.append(ChatMessage.human("Find a train."))
     if form == "reply":
         [reply] = replies.read({"role": "assistant", "content": blocks, "stop_reason": "tool_use", "model": "claude-a"})
@@ -107,7 +109,7 @@ def test_thoughts_in_a_stream_of_anthropic_are_kept() -> None:
     ]
     chunks = replies.Chunks()
     assert "".join(map(chunks.add, events)) == ""
-    assert chunks.has_calls
+    assert chunks.has_calls is True
     [reply] = chunks.replies()
     assert reply == replies.read(
         {"role": "assistant", "content": [THOUGHT, USE], "stop_reason": "tool_use", "model": "claude-a"}

@@ -24,7 +24,7 @@ from django_convmemory.api.serializers.messages import NewTurn
 from django_convmemory.api.throttles import TurnThrottle
 from django_convmemory.api.views.base import as_uuid, ids_in_body
 from django_convmemory.api.views.messages import StoringView
-from django_convmemory.exceptions import ConvMemoryError, UnknownMessage
+from django_convmemory.exceptions import ConvMemoryError
 from django_convmemory.operations.streams import TurnStream
 from django_convmemory.operations.turns import Turn, unknown_question
 from django_convmemory.rules.turns import Does, Step
