@@ -377,8 +377,11 @@ class ChatMessage:
         message: Self = draft
         return message
 
-    def to_openai(self) -> dict[str, Any]:
-        """Return the message as a chat-completions dict: plain dicts and lists that the caller may change."""
+    def to_openai(self, *, own_forms: bool = False) -> dict[str, Any]:
+        """Return the message as a chat-completions dict: plain dicts and lists that the caller may change.
+
+        ``own_forms``: with what only Anthropic or the Responses API can read, to keep it elsewhere.
+        """
         wire: dict[str, Any] = {"role": self.role}
         content = self.content
         if content is not None:
@@ -392,7 +395,7 @@ class ChatMessage:
         if self.extra:
             for field, value in self.extra.items():
                 # dataclasses.replace() may have given a value to a field that extra holds as null.
-                if field not in OWN_FORMS:
+                if own_forms or field not in OWN_FORMS:
                     wire.setdefault(field, thaw(value))
         return wire
 
@@ -402,7 +405,7 @@ class ChatMessage:
         if isinstance(self.content, str) and not any(others):
             return len(self.content.encode()) if len(self.content) * 4 > limit else 0
         item = () if self.item is None else (self.item,)
-        return len(dumps([self.to_openai(), self.metadata, *item]).encode())
+        return len(dumps([self.to_openai(own_forms=True), self.metadata, *item]).encode())
 
     def emptied(self) -> Self:
         """Return the message without its content, metadata, unknown fields, item and the arguments of its calls.

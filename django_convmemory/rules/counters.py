@@ -396,7 +396,7 @@ class Batch:
             return hashlib.sha256(json.dumps(list(self.asked)).encode()).hexdigest()
         content: list[Any] = [
             [
-                *(entry.message.to_openai(), entry.message.kind, entry.message.metadata, entry.usage),
+                *(entry.message.to_openai(own_forms=True), entry.message.kind, entry.message.metadata, entry.usage),
                 *([] if entry.message.format == CHAT else [entry.message.format, entry.message.item]),
             ]
             for entry in self.entries

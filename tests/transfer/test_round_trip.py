@@ -35,6 +35,8 @@ HARD: list[dict[str, Any]] = [
         "audio": {"x": [[None, {"y": None}], 1e300, -0.0, 2**70]},
     },
     {"role": "assistant", "content": "", "tool_calls": [], "annotations": [], "": {"": ""}},
+    # What only one provider can read.
+    {"role": "assistant", "content": "a", "anthropic": {"content": [{"type": "thinking", "thinking": "?"}]}},
 ]
 
 

@@ -56,13 +56,13 @@ class OneOf(base.Choice):
 
 
 class ToolCalls(serializers.JSONField):
-    """The tool calls of an assistant message: objects with an ``id``."""
+    """The tool calls of an assistant message: objects with an ``id``. One without an id gets ``call``."""
 
-    default_error_messages = {"invalid": "The tool calls must be a list of objects with an id."}
+    default_error_messages = {"invalid": "The tool calls must be a list of objects, each with a string as its id."}
 
     def to_internal_value(self, data: Any) -> Any:
         if not isinstance(data, list) or not all(
-            isinstance(call, Mapping) and isinstance(call.get("id"), str) and call["id"] for call in data
+            isinstance(call, Mapping) and isinstance(call.get("id") or "", str) for call in data
         ):
             self.fail("invalid")
         return data
@@ -79,7 +79,7 @@ class NewMessage(base.StrictSerializer):
     content = Content(allow_null=True, required=False)
     name = Name(required=False)
     tool_calls = ToolCalls(required=False)
-    tool_call_id = base.Text(max_length=255, required=False)
+    tool_call_id = base.Text(max_length=255, required=False, allow_blank=True)
     kind = base.Text(max_length=32, default="chat")
     metadata = base.Metadata(default=dict)
 

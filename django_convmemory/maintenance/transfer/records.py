@@ -39,6 +39,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TextIO
 
+from django_convmemory.context.wire import forms
 from django_convmemory.exceptions import ConvMemoryError, InvalidMessage
 from django_convmemory.messages import ChatMessage, check_text, freeze
 
@@ -329,7 +330,9 @@ def _message(wire: Any, note: Any, position: int, created_at: dt.datetime | None
             f"redacted of {where} must be true or false, not {_type_name(redacted)}. Correct or remove it."
         )
     try:
-        message = ChatMessage.from_openai(wire, **fields)
+        message, *others = forms.chat_messages([ChatMessage.from_openai(wire, **fields)])
+        if others:
+            raise InvalidMessage("It has results of tools in Anthropic's form. Write a tool message for each of them.")
         return RecordedMessage(message.emptied() if redacted else message, created_at, redacted, reply_to, cut_off)
     except InvalidMessage as error:
         raise ValueError(f"message {position}: {error}") from None
