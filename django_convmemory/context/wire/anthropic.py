@@ -22,6 +22,7 @@ from django_convmemory.context.wire.chat import CONTINUES
 from django_convmemory.messages import ANTHROPIC, ChatMessage, thaw
 
 _Block = dict[str, Any]
+_OF_ASSISTANT = calls.THOUGHTS | {"text", "tool_use", "server_tool_use", "mcp_tool_use", "container_upload"}
 IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 
 
@@ -67,7 +68,8 @@ def _add(wire: list[dict[str, Any]], role: str, blocks: list[_Block]) -> None:
     if not wire and role == "assistant":
         wire.append({"role": "user", "content": _text_blocks([CONTINUES.text])})
     if wire and wire[-1]["role"] == role:
-        wire[-1]["content"] += blocks
+        # A thought stands at the beginning of a message.
+        wire[-1]["content"] += [block for block in blocks if block["type"] not in calls.THOUGHTS]
     else:
         wire.append({"role": role, "content": blocks})
 
@@ -81,8 +83,15 @@ def _said(turn: calls.CallingTurn, model: str | None) -> list[_Block]:
         return [{"type": "text", "text": f"{message.name}:"}, *blocks] if message.name and blocks else blocks
     if own := calls.own_form(message, ANTHROPIC, model):
         made = iter(turn.calls)
-        ids = [{"id": next(made).id} if block["type"] in calls.CALLS else {} for block in own]
-        return [{**_unmarked(block), **more} for block, more in zip(own, ids, strict=True) if _is_whole(block)]
+        blocks = [_unmarked(block) for block in own if _is_whole(block)]
+        for block in blocks:
+            if block["type"] in calls.CALLS:
+                block["id"] = next(made).id
+            elif block["type"] == "text":
+                block["text"] = block["text"].rstrip()
+        while blocks and blocks[-1]["type"] in calls.THOUGHTS:  # It was cut off.
+            blocks.pop()
+        return blocks
     blocks = _text_blocks(text.rstrip() for text in calls.texts(message))
     for call in turn.calls:
         blocks.append({"type": "tool_use", "id": call.id, "name": call.name, "input": _input(call)})
@@ -95,9 +104,10 @@ def _unmarked(block: Mapping[str, Any]) -> _Block:
 
 
 def _is_whole(block: Mapping[str, Any]) -> bool:
-    """Whether Anthropic takes a block back: a text has words, and a thought its signature."""
+    """Whether Anthropic takes a block back: it is an assistant's, a text has words, and a thought its signature."""
     field = {"text": "text", "thinking": "signature"}.get(block["type"], "type")
-    return bool(str(block.get(field) or "").strip())
+    is_known = block["type"] in _OF_ASSISTANT or block["type"].endswith("_tool_result")
+    return is_known and bool(str(block.get(field) or "").strip())
 
 
 def _result(call: calls.ToolCall) -> _Block:

@@ -126,8 +126,6 @@ def own_form(message: ChatMessage, form: str, model: str | None) -> Sequence[Map
     parts = [part for part in own.get("content") or () if isinstance(part, Mapping)]
     if len(message.tool_calls) != sum(part.get("type") in CALLS for part in parts):
         return ()
-    while parts and parts[-1].get("type") == "reasoning":  # It was cut off before what it belongs to.
-        parts.pop()
     if model and own.get("model") not in (None, model):
         parts = [
             {name: value for name, value in part.items() if name != "id" or part.get("type") not in _FOLLOWING}

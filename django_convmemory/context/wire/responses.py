@@ -5,7 +5,7 @@ Source: the reference of "Create a model response", and the guide on migrating f
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from django_convmemory import content_parts
@@ -20,14 +20,34 @@ def to_responses(messages: Sequence[ChatMessage], model: str | None = None) -> l
     items: list[_Item] = []
     for turn in calls.turns(messages):
         if own := calls.own_form(turn.message, RESPONSES, model):
-            made = iter(turn.calls)
-            for item in own:
-                items.append(thaw(item))
-                if item["type"] in calls.CALLS:
-                    items[-1]["call_id"] = next(made).id
+            items += _own(own, iter(turn.calls))
         else:
             items += [*said(turn.message), *map(_call, turn.calls)]
         items += [_result(call) for call in turn.calls]
+    return items
+
+
+def _own(own: Sequence[Mapping[str, Any]], made: Iterator[calls.ToolCall]) -> list[_Item]:
+    """Return the items of a response as they came. A thought goes only with the item to which it belongs."""
+    items: list[_Item] = []
+    for item in own:
+        kept = thaw(item)
+        if item["type"] in calls.CALLS:
+            kept["call_id"] = next(made).id
+        elif item["type"] == "message" and not isinstance(item.get("content"), str):
+            parts = [part for part in kept.get("content") or () if part.get("text") or part.get("refusal")]
+            kept["content"] = [part for part in parts if part["type"] in ("output_text", "refusal")]
+        if item["type"] == "message" and not kept["content"]:
+            items = _without_last_thoughts(items)
+        else:
+            items.append(kept)
+    return _without_last_thoughts(items)
+
+
+def _without_last_thoughts(items: list[_Item]) -> list[_Item]:
+    """Leave out thoughts at the end: what they belong to is missing."""
+    while items and items[-1]["type"] == "reasoning":
+        items.pop()
     return items
 
 
