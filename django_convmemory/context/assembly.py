@@ -235,7 +235,10 @@ class Context(Sequence[ChatMessage]):
 
     @functools.cached_property
     def _with_ids(self) -> Sequence[ChatMessage]:
-        positions = [*(part.position for part in self._leading), *(row.position for row in self._tail)]
+        """The messages, with ids of calls that every provider accepts."""
+        if not [message for message in self._messages if message.tool_calls]:
+            return self._messages
+        positions = [part.position for part in self._leading] + [row.position for row in self._tail]
         return calls.with_ids(self._messages, positions)
 
     def _arranged(self, messages: Sequence[ChatMessage], roles: str | None) -> Sequence[ChatMessage]:

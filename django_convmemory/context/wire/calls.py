@@ -53,8 +53,6 @@ def with_ids(messages: Sequence[ChatMessage], positions: Sequence[int | None]) -
 
     An id that an earlier call has gets the message's position after it, so that it stays the same in later contexts.
     """
-    if not [message for message in messages if message.tool_calls]:
-        return messages
     used: set[str] = set()
     waiting: list[str] = []
     changed: list[ChatMessage] = []

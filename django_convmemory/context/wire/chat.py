@@ -41,7 +41,12 @@ def sendable(messages: Sequence[ChatMessage]) -> Sequence[ChatMessage]:
     A part that they do not have is its type in brackets. The files in results of tools are in a message of the user
     after them. A message without a word, a call or a file is left out, as is a thought that only one provider reads.
     """
-    if not [message for message in messages if _needs_care(message)]:
+    # Usually each message is a text. This is no function, because each load asks it of each message.
+    if not [
+        message
+        for message in messages
+        if type(message.content) is not str or not message.content or message.content.isspace() or message.extra
+    ]:
         return messages
     made: list[ChatMessage] = []
     files: list[dict[str, Any]] = []
@@ -61,11 +66,6 @@ def sendable(messages: Sequence[ChatMessage]) -> Sequence[ChatMessage]:
         if message.role == "tool" or not _says_nothing(message):
             made.append(message)
     return [*made, ChatMessage.human(files)] if files else made
-
-
-def _needs_care(message: ChatMessage) -> bool:
-    content = message.content
-    return type(content) is not str or not content or content.isspace() or bool(message.extra)
 
 
 def _says_nothing(message: ChatMessage) -> bool:
