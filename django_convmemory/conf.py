@@ -297,12 +297,15 @@ def _build_backend(key: str, value: Any, where: str, backend: _Backend) -> Any:
     path, options = value["BACKEND"], value.get("OPTIONS") or {}
     try:
         factory = import_string(path)
-    except (ImportError, AttributeError) as error:
+        parameters = inspect.signature(factory).parameters
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
         message = f'{where}["BACKEND"] is {path!r}: {error}'
         raise _invalid(backend.check_id, message, "Write the dotted path of a class.") from error
     _check_options_form(backend.check_id, options, f'{where}["OPTIONS"]')
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        _check_known(backend.check_id, f'{where}["OPTIONS"]', "option", options, parameters)
     try:
-        _check_call(factory, options)
+        _check_types(factory, options)
         built = factory(**options)
     except (TypeError, ValueError, ImproperlyConfigured) as error:
         message = f'{where}["OPTIONS"]: {error}'
@@ -314,17 +317,8 @@ def _build_backend(key: str, value: Any, where: str, backend: _Backend) -> Any:
     return built
 
 
-def _check_call(factory: Callable[..., Any], options: Mapping[str, Any]) -> None:
-    """Raise TypeError or ValueError unless ``factory`` accepts these options, as far as its annotations say."""
-    signature = inspect.signature(factory)
-    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values())
-    for name in options:
-        if name not in signature.parameters and not takes_any:
-            known = ", ".join(signature.parameters)
-            raise TypeError(
-                f"unknown option {name!r}. " + (f"Choose one of: {known}." if known else "It takes no options.")
-            )
-    signature.bind(**options)
+def _check_types(factory: Callable[..., Any], options: Mapping[str, Any]) -> None:
+    """Raise ValueError unless the options have the types of the annotations of ``factory``, if these are plain."""
     try:
         hints = get_type_hints(factory.__init__) if inspect.isclass(factory) else {}
     except NameError:  # The annotation is a type that the backend's module imports for type checkers only.

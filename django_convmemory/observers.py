@@ -8,10 +8,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from types import TracebackType
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from django_convmemory.chat_models.base import ChatModel, ChatRequest, ChatResponse
 from django_convmemory.search.hits import Hit
@@ -102,19 +102,19 @@ def remove(observer: Observer) -> None:
     registered = tuple(other for other in registered if other is not observer)
 
 
-def folding(run: Run) -> _Observed[Run]:
+def folding(run: Run) -> contextlib.AbstractContextManager[Run]:
     """Surrounds a run of compaction."""
-    return _Observed([observer.folding for observer in registered], run)
+    return _observed([observer.folding for observer in registered], run)
 
 
 def calling(call: ModelCall) -> Manager:
     """Surrounds a model call."""
-    return _Observed([observer.calling for observer in registered], call)
+    return _observed([observer.calling for observer in registered], call)
 
 
 def searching(search: Search) -> Manager:
     """Surrounds a search."""
-    return _Observed([observer.searching for observer in registered], search)
+    return _observed([observer.searching for observer in registered], search)
 
 
 def loaded(alias: str, omitted: int) -> None:
@@ -147,40 +147,31 @@ def originating(origin: object) -> Iterator[None]:
         _origin.reset(token)
 
 
-class _Observed(Generic[T]):
-    """Enters the context managers that ``makers`` return for ``operation``, as far as they raise nothing."""
+@contextlib.contextmanager
+def _observed(makers: Sequence[Callable[[T], Manager]], operation: T) -> Iterator[T]:
+    """Enter the context managers that ``makers`` return for ``operation``, as far as they raise nothing."""
+    with contextlib.ExitStack() as stack:
+        for make in makers:
+            stack.enter_context(_harmless(make, operation))
+        yield operation
 
-    def __init__(self, makers: Sequence[Callable[[T], Manager]], operation: T) -> None:
-        self._makers = makers
-        self._operation = operation
-        self._entered: list[Manager] = []
 
-    def __enter__(self) -> T:
-        for make in self._makers:
-            try:
-                manager = make(self._operation)
-                manager.__enter__()
-            except Exception:
-                logger.exception(_FAILED, make)
-            except BaseException as error:  # The process is told to stop.
-                self.__exit__(type(error), error, error.__traceback__)
-                raise
-            else:
-                self._entered.append(manager)
-        return self._operation
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        stopped: BaseException | None = None
-        while self._entered:
-            manager = self._entered.pop()
-            try:
-                manager.__exit__(kind, error, traceback)
-            except Exception as raised:
-                if raised is not error:
-                    logger.exception(_FAILED, manager)
-            except BaseException as raised:  # noqa: BLE001  raised again when all observers have been told
-                stopped = raised
-        if stopped is not None and stopped is not error:
-            raise stopped
+@contextlib.contextmanager
+def _harmless(make: Callable[[T], Manager], operation: T) -> Iterator[None]:
+    """Enter one of them. Its own errors are logged, and it swallows no other ones."""
+    manager: Manager = contextlib.nullcontext()
+    try:
+        made = make(operation)
+        made.__enter__()
+        manager = made
+    except Exception:
+        logger.exception(_FAILED, make)
+    try:
+        yield
+    finally:
+        kind, error, traceback = sys.exc_info()
+        try:
+            manager.__exit__(kind, error, traceback)
+        except Exception as raised:
+            if raised is not error:
+                logger.exception(_FAILED, manager)

@@ -23,7 +23,6 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django_convmemory.exceptions import BrokerUnavailable
@@ -167,7 +166,15 @@ class Sender:
     def _running(self) -> bool:
         """Start the thread if needed, and return whether it runs. A process may be out of threads, or at its end."""
         if self._thread is None or not self._thread.is_alive():
-            self._thread = _started(self._run, "convmemory-sender")
+            self._thread = threading.Thread(target=self._run, name="convmemory-sender", daemon=True)
+            try:
+                self._thread.start()
+            except RuntimeError:
+                self._thread = None
+                with contextlib.suppress(Exception):
+                    logger.warning(
+                        "No thread could be started to send tasks. The next sweep sends them.", exc_info=True
+                    )
         return self._thread is not None
 
     def _fail(self) -> None:
@@ -183,22 +190,20 @@ class Sender:
     def _run(self) -> None:
         me, connection = threading.current_thread(), None
         while (queued := self._next(me)) is not None:
-            error = None
             self._load(queued.app)
             try:
                 connection = _send(connection, queued)
-            except Exception as failure:  # noqa: BLE001  whatever failed, the append itself has succeeded
-                connection, error = None, failure
-            if error is not None:
+            except Exception as error:  # noqa: BLE001  whatever failed, the append itself has succeeded
+                connection = None
                 _log(error)
             with self._changed:
-                queued.sent = error is None
+                queued.sent = connection is not None
                 queued.done.set()
-                if error is None:
+                if queued.sent:
                     self._taken_at = time.monotonic()
                 if self._thread is me:
                     self._sending = None
-                    if error is not None:
+                    if not queued.sent:
                         self._fail()
                     self._changed.notify_all()
         if connection is not None:
@@ -206,53 +211,34 @@ class Sender:
 
     def _next(self, me: threading.Thread) -> _Queued | None:
         """Wait for the next hint. Return None if the sender was closed."""
-        while True:
-            with self._changed:
-                if self._thread is me and self._waiting:
-                    self._sending = self._waiting.popleft()
-                    return self._sending
-                self._changed.wait_for(lambda: self._waiting or self._thread is not me)
-                if self._thread is not me:
-                    return None
-                hurry = any(queued.awaited for queued in self._waiting)
-            if not hurry:
-                time.sleep(YIELD_DELAY)
-
-
-def _started(run: Callable[[], None], name: str) -> threading.Thread | None:
-    thread = threading.Thread(target=run, name=name, daemon=True)
-    try:
-        thread.start()
-    except RuntimeError:
-        with contextlib.suppress(Exception):
-            logger.warning("No thread could be started to send tasks. The next sweep sends them.", exc_info=True)
-        return None
-    return thread
+        with self._changed:
+            was_idle = not self._waiting
+            self._changed.wait_for(lambda: self._waiting or self._thread is not me)
+            if self._thread is not me:
+                return None
+            self._sending = queued = self._waiting.popleft()
+        if was_idle and not queued.awaited:
+            time.sleep(YIELD_DELAY)
+        return queued
 
 
 def _send(connection: BrokerConnection | None, queued: _Queued) -> BrokerConnection:
     """Send on ``connection`` or on a new one. Return the connection that was used."""
     began = time.monotonic()
-    if connection is not None and connection.app is queued.app:
-        try:
-            queued.context.run(connection.send, queued.hint)
-        except Exception:
-            connection.close()
-            # A broker that was restarted has closed the old connection. That fails at once, and a new connection may
-            # work. A broker that timed out would do so again.
-            if time.monotonic() - began >= BROKER_TIMEOUT:
-                raise
-        else:
-            return connection
-    elif connection is not None:
+    if connection is not None and connection.app is not queued.app:
         connection.close()
-    connection = BrokerConnection(queued.app)
+        connection = None
+    used = connection or BrokerConnection(queued.app)
     try:
-        queued.context.run(connection.send, queued.hint)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+        queued.context.run(used.send, queued.hint)
+    except Exception:
+        used.close()
+        # A broker that was restarted has closed the old connection. That fails at once, and a new connection may work.
+        # A broker that timed out would do so again.
+        if connection is None or time.monotonic() - began >= BROKER_TIMEOUT:
+            raise
+        return _send(None, queued)
+    return used
 
 
 def _log(error: BaseException) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,7 +16,6 @@ from django_convmemory.operations.folding import BaseMemory
 from django_convmemory.operations.twins import asynchronous
 from django_convmemory.rules import creations
 from django_convmemory.rules.counters import Batch, Entry
-from django_convmemory.rules.strategies import Threshold
 from django_convmemory.rules.values import Appended, Receipt, SessionName
 
 __all__ = ["Append", "Receipt"]
@@ -25,18 +23,6 @@ __all__ = ["Append", "Receipt"]
 
 class Append(BaseMemory):
     """Stores messages."""
-
-    # Each append needs both, and they do not change.
-
-    @functools.cached_property
-    def threshold(self) -> Threshold:
-        """When a session is due: to be folded, or to be indexed for searches if the memory folds nothing."""
-        return super().threshold
-
-    @functools.cached_property
-    def counter_name(self) -> str:
-        """The name of the token counter, as a session stores it."""
-        return super().counter_name
 
     def create(
         self,
@@ -115,7 +101,7 @@ class Append(BaseMemory):
         has no message at ``after``.
         """
         arguments.check_whole_number(after, "after")
-        arguments.check_revision(revision)
+        arguments.check_whole_number(revision, "revision", optional=True)
         name = self.resolve(session)
         batch = self.batch(messages, idempotency_key=idempotency_key, usage=usage, replaces=after)
         appended = self.store.replace(name, after, batch, self.threshold, counter=self.counter_name, revision=revision)

@@ -178,24 +178,19 @@ def description(title: Any, metadata: Any, max_bytes: int) -> dict[str, Any]:
     return changes
 
 
-def check_whole_number(value: Any, name: str, minimum: int = 0, maximum: int | None = _MAX_INTEGER) -> None:
-    """Raise InvalidArgument unless ``value`` is a whole number from ``minimum`` to ``maximum``. None: no maximum."""
+def check_whole_number(
+    value: Any, name: str, minimum: int = 0, maximum: int | None = _MAX_INTEGER, *, optional: bool = False
+) -> None:
+    """Raise InvalidArgument unless ``value`` is a whole number from ``minimum`` to ``maximum``. None: no maximum.
+
+    An ``optional`` value may be None.
+    """
+    if optional and value is None:
+        return
     is_whole = isinstance(value, int) and not isinstance(value, bool)
     if not is_whole or value < minimum or (maximum is not None and value > maximum):
         allowed = f"of at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
         raise InvalidArgument(f"{name} must be a whole number {allowed}, not {value!r:.100}.")
-
-
-def check_position(position: object, name: str) -> None:
-    """Raise InvalidArgument unless ``position`` is None or a whole number."""
-    if position is not None:
-        check_whole_number(position, name)
-
-
-def check_revision(revision: object) -> None:
-    """Raise InvalidArgument unless ``revision`` is None or a whole number."""
-    if revision is not None:
-        check_whole_number(revision, "revision")
 
 
 def check_search(
@@ -206,7 +201,7 @@ def check_search(
     check_whole_number(offset, "offset", maximum=MAX_HITS)
     check_whole_number(neighbours, "neighbours", maximum=MAX_NEIGHBOURS)
     for name, position in (("before", before), ("after", after)):
-        check_position(position, name)
+        check_whole_number(position, name, optional=True)
         if position is not None and session is None:
             raise InvalidArgument(f"{name} is a position in a session: pass the session too.")
 

@@ -48,7 +48,7 @@ class Edit(BaseMemory):
         Raises :class:`~django_convmemory.exceptions.StaleRevision` if ``revision`` is given and the session has another
         revision, ``UnknownSession`` if there is no such session, and ``InvalidArgument``.
         """
-        arguments.check_revision(revision)
+        arguments.check_whole_number(revision, "revision", optional=True)
         self.store.update(
             self.resolve(session),
             {
@@ -69,7 +69,7 @@ class Edit(BaseMemory):
         ``StaleRevision`` and ``InvalidArgument``.
         """
         arguments.check_whole_number(position, "position", minimum=1)
-        arguments.check_revision(revision)
+        arguments.check_whole_number(revision, "revision", optional=True)
         checked = arguments.description(NOT_GIVEN, metadata, self.options.max_message_bytes)["metadata"]
         frozen: Mapping[str, Any] = freeze(checked, "metadata")
         self.store.update_message(self.resolve(session), position, frozen, revision=revision)
@@ -82,7 +82,7 @@ class Edit(BaseMemory):
         Raises :class:`~django_convmemory.exceptions.StaleRevision` if ``revision`` is given and the session has another
         revision, and ``InvalidArgument``.
         """
-        arguments.check_revision(revision)
+        arguments.check_whole_number(revision, "revision", optional=True)
         return self.store.delete(self.resolve(session), revision=revision)
 
     adelete = asynchronous(delete)
@@ -101,7 +101,7 @@ class Edit(BaseMemory):
         Raises :class:`~django_convmemory.exceptions.StaleRevision` then.
         """
         arguments.check_whole_number(after, "after")
-        arguments.check_revision(revision)
+        arguments.check_whole_number(revision, "revision", optional=True)
         removed, edited = self.store.truncate(self.resolve(session), after, self.threshold, revision=revision)
         self._edited([edited] if edited else [])
         return removed

@@ -15,14 +15,14 @@ from typing import Any
 from asgiref.sync import sync_to_async
 from django.dispatch import Signal
 
-from django_convmemory import observers, scheduling, tokens
+from django_convmemory import observers, scheduling, signals, tokens
 from django_convmemory.chat_models.base import ChatModel, Price
 from django_convmemory.fold import run
 from django_convmemory.fold.base import Fold, Steps, lease_seconds
 from django_convmemory.fold.request import Requests
 from django_convmemory.fold.run import Outcome, Result
 from django_convmemory.messages import check_text
-from django_convmemory.operations.arguments import Named
+from django_convmemory.operations.arguments import NOT_GIVEN, Named
 from django_convmemory.operations.twins import asynchronous
 from django_convmemory.prompts import DefaultPrompts, Prompts
 from django_convmemory.rules.options import Options
@@ -102,7 +102,9 @@ class BaseMemory(abc.ABC):
         """Whether a worker has something to do for this memory: to fold, or to index for searches."""
         return self.summarizes or self.options.index
 
-    @property
+    # Each append needs the next two, and they do not change.
+
+    @functools.cached_property
     def threshold(self) -> Threshold:
         """When a session is due: to be folded, or to be indexed for searches if the memory folds nothing."""
         threshold = self.strategy.threshold
@@ -110,7 +112,7 @@ class BaseMemory(abc.ABC):
             return Threshold(unindexed=MAX_UNINDEXED)
         return threshold
 
-    @property
+    @functools.cached_property
     def counter_name(self) -> str:
         """The name of the token counter, as a session stores it."""
         return self.counter.name[:MAX_COUNTER_NAME]
@@ -237,20 +239,24 @@ class BaseMemory(abc.ABC):
         return self.store.sweep_rebuilds(self.alias, limit=limit, wait=_REBUILD_WAIT) if limit > 0 else []
 
     @abc.abstractmethod
+    def session(self, key: str | Named, *, owner: Any = NOT_GIVEN, visitor: Any = NOT_GIVEN) -> Any:
+        """Return a handle of a session."""
+
+    @abc.abstractmethod
     def resolve(self, session: str | Named) -> SessionName:
         """Return the name of the session that a key, a handle or a ``Session`` row stands for."""
 
-    @abc.abstractmethod
     def _send(self, signal: Signal, name: SessionName, session_id: int, **arguments: Any) -> None:
         """Send a signal with a handle of the session."""
+        session = self.session(name)
+        signal.send_robust(sender=type(self), memory=self, session=session, session_id=session_id, **arguments)
 
-    @abc.abstractmethod
     def _published(self, claim: Claim) -> None:
-        """Send a signal: a version of the summary was published."""
+        if claim.summary is not None:
+            self._send(signals.summary_published, claim.name, claim.session_id, version=claim.summary.version)
 
-    @abc.abstractmethod
     def _failed(self, claim: Claim, error: Exception) -> None:
-        """Send a signal: no model could make a version."""
+        self._send(signals.compaction_failed, claim.name, claim.session_id, error=error)
 
     def _queues(self, delay: float) -> bool:
         """Whether :meth:`_schedule` sends a task that folds a session in ``delay`` seconds."""
@@ -276,26 +282,11 @@ class Folding(BaseMemory):
         true. Returns ``"published"``, ``"not_due"``, ``"busy"`` (another process folds it) or ``"stalled"`` (the model
         failed, or the alias is paused).
         """
-        session_id = self.store.find(self.resolve(session))
-        if session_id is None:
-            return Outcome.NOT_DUE
-        return self.compact_id(session_id, asked=True, despite_pause=despite_pause).outcome
+        return self._fold(session, "retry" if despite_pause else "compact")
 
     async def acompact(self, session: str | Named, *, despite_pause: bool = False) -> Outcome:
         """The asynchronous twin of :meth:`compact`. The model's call does not occupy a thread."""
-        session_id = await sync_to_async(self.store.find)(self.resolve(session))
-        if session_id is None:
-            return Outcome.NOT_DUE
-        if self.model is None:
-            return (await sync_to_async(self.compact_id)(session_id, asked=True)).outcome
-        return await self._acarry_out(self.model, session_id, "retry" if despite_pause else "compact")
-
-    async def _acarry_out(self, model: ChatModel, session_id: int, work: scheduling.Work) -> Outcome:
-        with observers.folding(observers.Run(alias=self.alias, session_id=session_id, work=work)) as observed:
-            result = await run.adrive(self._steps(model, observed))
-            observed.outcome = result.outcome.value
-            await sync_to_async(self._finish)(session_id, result)
-            return result.outcome
+        return await self._afold(session, "retry" if despite_pause else "compact")
 
     def rebuild(self, session: str | Named) -> Outcome:
         """Make the summary of the session again from its messages, now, in this process.
@@ -304,15 +295,27 @@ class Folding(BaseMemory):
         summary), ``"busy"`` or ``"stalled"``. If the process ends before, or that takes longer than
         ``max_run_seconds``, a sweep or the next call continues.
         """
-        session_id = self.store.find(self.resolve(session))
-        return Outcome.NOT_DUE if session_id is None else self.carry_out(session_id, "rebuild").outcome
+        return self._fold(session, "rebuild")
 
     async def arebuild(self, session: str | Named) -> Outcome:
         """The asynchronous twin of :meth:`rebuild`. The model's calls do not occupy a thread."""
+        return await self._afold(session, "rebuild")
+
+    def _fold(self, session: str | Named, work: scheduling.Work) -> Outcome:
+        session_id = self.store.find(self.resolve(session))
+        return Outcome.NOT_DUE if session_id is None else self.carry_out(session_id, work).outcome
+
+    async def _afold(self, session: str | Named, work: scheduling.Work) -> Outcome:
+        if self.model is None:
+            return await sync_to_async(self._fold)(session, work)
         session_id = await sync_to_async(self.store.find)(self.resolve(session))
-        if session_id is None or self.model is None:
+        if session_id is None:
             return Outcome.NOT_DUE
-        return await self._acarry_out(self.model, session_id, "rebuild")
+        with observers.folding(observers.Run(alias=self.alias, session_id=session_id, work=work)) as observed:
+            result = await run.adrive(self._steps(self.model, observed))
+            observed.outcome = result.outcome.value
+            await sync_to_async(self._finish)(session_id, result)
+            return result.outcome
 
     def request_compaction(self, session: str | Named, *, despite_pause: bool = False) -> bool:
         """Ask the scheduler to fold what is due in the session soon, even if the next attempt has to wait.

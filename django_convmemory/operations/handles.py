@@ -6,13 +6,11 @@ Every operation is in one place: views, commands and tasks call it, and the asyn
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from asgiref.sync import iscoroutinefunction, markcoroutinefunction
-from django.dispatch import Signal
+from asgiref.sync import markcoroutinefunction
 
-from django_convmemory import signals
 from django_convmemory.exceptions import InvalidSession
 from django_convmemory.operations import arguments
 from django_convmemory.operations.arguments import NOT_GIVEN, Named
@@ -20,7 +18,7 @@ from django_convmemory.operations.edit import Edit
 from django_convmemory.operations.folding import Folding
 from django_convmemory.operations.streams import Streams
 from django_convmemory.operations.twins import asynchronous
-from django_convmemory.rules.values import Claim, SessionName
+from django_convmemory.rules.values import SessionName
 from django_convmemory.search.hits import Hits
 
 P = ParamSpec("P")
@@ -88,33 +86,26 @@ class ConversationMemory(Streams, Edit, Folding):
 
     aadopt = asynchronous(adopt)
 
-    def _published(self, claim: Claim) -> None:
-        if claim.summary is not None:
-            self._send(signals.summary_published, claim.name, claim.session_id, version=claim.summary.version)
 
-    def _failed(self, claim: Claim, error: Exception) -> None:
-        self._send(signals.compaction_failed, claim.name, claim.session_id, error=error)
-
-    def _send(self, signal: Signal, name: SessionName, session_id: int, **arguments: Any) -> None:
-        handle = SessionHandle(self, name)
-        signal.send_robust(sender=type(self), memory=self, session=handle, session_id=session_id, **arguments)
-
-
-def for_session(operation: Callable[Concatenate[S, str | Named, P], T]) -> Callable[Concatenate[Any, P], T]:
-    """Return the method of a handle that calls ``operation`` of the handle's memory for its session."""
-
-    def method(handle: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        # By name, so that it calls the operation of a subclass that overrides it.
-        call: Callable[..., T] = getattr(handle.memory, operation.__name__)
-        return call(handle, *args, **kwargs)
-
+def for_session(
+    operation: Callable[Concatenate[S, str | Named, P], T],
+) -> tuple[Callable[Concatenate[Any, P], T], Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]]:
+    """Return two methods of a handle: they call ``operation`` and its asynchronous twin for the handle's session."""
     signature = inspect.signature(operation)
     parameters = [parameter for name, parameter in signature.parameters.items() if name != "session"]
-    method.__dict__["__signature__"] = signature.replace(parameters=parameters)
-    method.__name__ = operation.__name__
-    method.__qualname__ = f"SessionHandle.{operation.__name__}"
-    method.__doc__ = f":meth:`ConversationMemory.{operation.__name__}` for this session."
-    return markcoroutinefunction(method) if iscoroutinefunction(operation) else method
+
+    def calling(name: str) -> Callable[..., Any]:
+        def method(handle: Any, /, *args: Any, **kwargs: Any) -> Any:
+            # By name, so that it calls the operation of a subclass that overrides it.
+            return getattr(handle.memory, name)(handle, *args, **kwargs)
+
+        method.__dict__["__signature__"] = signature.replace(parameters=parameters)
+        method.__name__ = name
+        method.__qualname__ = f"SessionHandle.{name}"
+        method.__doc__ = f":meth:`ConversationMemory.{name}` for this session."
+        return method
+
+    return calling(operation.__name__), markcoroutinefunction(calling(f"a{operation.__name__}"))
 
 
 class SessionHandle:
@@ -132,30 +123,18 @@ class SessionHandle:
         """The site's name for the session."""
         return self.session_name.key
 
-    create = for_session(ConversationMemory.create)
-    acreate = for_session(ConversationMemory.acreate)
-    update = for_session(ConversationMemory.update)
-    aupdate = for_session(ConversationMemory.aupdate)
-    update_message = for_session(ConversationMemory.update_message)
-    aupdate_message = for_session(ConversationMemory.aupdate_message)
-    delete = for_session(ConversationMemory.delete)
-    adelete = for_session(ConversationMemory.adelete)
-    append = for_session(ConversationMemory.append)
-    aappend = for_session(ConversationMemory.aappend)
-    replace = for_session(ConversationMemory.replace)
-    areplace = for_session(ConversationMemory.areplace)
-    load = for_session(ConversationMemory.load)
-    aload = for_session(ConversationMemory.aload)
-    append_and_load = for_session(ConversationMemory.append_and_load)
-    aappend_and_load = for_session(ConversationMemory.aappend_and_load)
-    answer = for_session(ConversationMemory.answer)
-    aanswer = for_session(ConversationMemory.aanswer)
-    stream_answer = for_session(ConversationMemory.stream_answer)
-    astream_answer = for_session(ConversationMemory.astream_answer)
-    stop_answer = for_session(ConversationMemory.stop_answer)
-    astop_answer = for_session(ConversationMemory.astop_answer)
-    history = for_session(ConversationMemory.history)
-    ahistory = for_session(ConversationMemory.ahistory)
+    create, acreate = for_session(ConversationMemory.create)
+    update, aupdate = for_session(ConversationMemory.update)
+    update_message, aupdate_message = for_session(ConversationMemory.update_message)
+    delete, adelete = for_session(ConversationMemory.delete)
+    append, aappend = for_session(ConversationMemory.append)
+    replace, areplace = for_session(ConversationMemory.replace)
+    load, aload = for_session(ConversationMemory.load)
+    append_and_load, aappend_and_load = for_session(ConversationMemory.append_and_load)
+    answer, aanswer = for_session(ConversationMemory.answer)
+    stream_answer, astream_answer = for_session(ConversationMemory.stream_answer)
+    stop_answer, astop_answer = for_session(ConversationMemory.stop_answer)
+    history, ahistory = for_session(ConversationMemory.history)
 
     def search(
         self,
@@ -174,21 +153,12 @@ class SessionHandle:
 
     asearch = asynchronous(search)
 
-    clear = for_session(ConversationMemory.clear)
-    aclear = for_session(ConversationMemory.aclear)
-    truncate = for_session(ConversationMemory.truncate)
-    atruncate = for_session(ConversationMemory.atruncate)
-    pop = for_session(ConversationMemory.pop)
-    apop = for_session(ConversationMemory.apop)
-    fork = for_session(ConversationMemory.fork)
-    afork = for_session(ConversationMemory.afork)
-    redact = for_session(ConversationMemory.redact)
-    aredact = for_session(ConversationMemory.aredact)
-    compact = for_session(ConversationMemory.compact)
-    acompact = for_session(ConversationMemory.acompact)
-    rebuild = for_session(ConversationMemory.rebuild)
-    arebuild = for_session(ConversationMemory.arebuild)
-    request_compaction = for_session(ConversationMemory.request_compaction)
-    arequest_compaction = for_session(ConversationMemory.arequest_compaction)
-    request_rebuild = for_session(ConversationMemory.request_rebuild)
-    arequest_rebuild = for_session(ConversationMemory.arequest_rebuild)
+    clear, aclear = for_session(ConversationMemory.clear)
+    truncate, atruncate = for_session(ConversationMemory.truncate)
+    pop, apop = for_session(ConversationMemory.pop)
+    fork, afork = for_session(ConversationMemory.fork)
+    redact, aredact = for_session(ConversationMemory.redact)
+    compact, acompact = for_session(ConversationMemory.compact)
+    rebuild, arebuild = for_session(ConversationMemory.rebuild)
+    request_compaction, arequest_compaction = for_session(ConversationMemory.request_compaction)
+    request_rebuild, arequest_rebuild = for_session(ConversationMemory.request_rebuild)

@@ -12,7 +12,7 @@ from django_convmemory.operations.append import Append, Receipt
 from django_convmemory.operations.arguments import NOT_GIVEN, Named
 from django_convmemory.operations.twins import asynchronous
 from django_convmemory.rules.strategies import View
-from django_convmemory.rules.values import SessionName, Snapshot, StoredMessage
+from django_convmemory.rules.values import SessionName, StoredMessage
 from django_convmemory.search import searching, tokenizer
 from django_convmemory.search.hits import Hits
 
@@ -79,25 +79,22 @@ class Load(Append):
             )
             if recall is False or snapshot is None:
                 break
-            recalling = self._recalling(loaded, snapshot, name, recall)
-            if recalling is not None:
-                loaded = recalling
+            quoting = recalling.with_quotes(
+                loaded,
+                snapshot,
+                name,
+                recall,
+                store=self.store,
+                options=self.options,
+                counter=self.counter,
+                zone=self.requests.zone,
+            )
+            if quoting is not None:
+                loaded = quoting
                 break
         if observers.registered:
             observers.loaded(self.alias, loaded.omitted)
         return loaded
-
-    def _recalling(self, loaded: Context, snapshot: Snapshot, name: SessionName, recall: bool | str) -> Context | None:
-        return recalling.with_quotes(
-            loaded,
-            snapshot,
-            name,
-            recall,
-            store=self.store,
-            options=self.options,
-            counter=self.counter,
-            zone=self.requests.zone,
-        )
 
     aload = asynchronous(load)
 
@@ -126,8 +123,7 @@ class Load(Append):
     @staticmethod
     def check_loading(*, system: Any, max_tokens: int | None, recall: bool | str | None) -> None:
         """Check the arguments of :meth:`load` before anything is written. Raises their errors."""
-        if max_tokens is not None:
-            arguments.check_whole_number(max_tokens, "max_tokens", maximum=None)
+        arguments.check_whole_number(max_tokens, "max_tokens", maximum=None, optional=True)
         if recall is not None and not isinstance(recall, bool):
             tokenizer.query(recall)
         assembly.system_message(system)
@@ -147,8 +143,8 @@ class Load(Append):
         With ``items`` the messages have the items of other frameworks for which they stand.
         """
         arguments.check_whole_number(limit, "limit", minimum=1)
-        arguments.check_position(before, "before")
-        arguments.check_position(after, "after")
+        arguments.check_whole_number(before, "before", optional=True)
+        arguments.check_whole_number(after, "after", optional=True)
         return self.store.history(self.resolve(session), before=before, after=after, limit=limit, items=items)
 
     ahistory = asynchronous(history)

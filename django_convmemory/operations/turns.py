@@ -95,7 +95,7 @@ class Turn:
     @property
     def session(self) -> Any:
         """A handle of the session."""
-        return self._memory.session(self._name)  # type: ignore[attr-defined]
+        return self._memory.session(self._name)
 
     @property
     def reply(self) -> StoredMessage | None:
@@ -369,7 +369,7 @@ class Turns(Load):
             if Reply(message).is_blank:
                 raise exceptions.InvalidMessage("The question is empty. Pass what the user wants to know.")
         key = arguments.check_idempotency_key(key, "key")
-        arguments.check_revision(revision)
+        arguments.check_whole_number(revision, "revision", optional=True)
         self.check_loading(system=system, max_tokens=max_tokens, recall=recall)
         loading = {"system": assembly.system_message(system), "max_tokens": max_tokens, "recall": recall}
         name = self.resolve(session)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from django.contrib.auth import get_user_model
@@ -44,21 +43,17 @@ class Creating(Database):
             raise values.gone(name) if self.find(name) is None else values.session_exists(name)
 
         def insert() -> models.Session:
-            if creation is not None:
-                earlier = transactions.run(
-                    using, lambda: replayed(using, creation), atomic=False, happened=lambda: False
-                )
-                if earlier is not None:
-                    return earlier
             public_id = uuid.uuid4()
             columns = {"public_id": public_id, "title": title, "metadata": metadata, **columns_of(creation)}
-            with explained(using, name, creation):
+            try:
                 return transactions.run(
                     using,
                     lambda: create(using, name, **columns),
                     savepoint=True,
                     happened=lambda: not self._none(public_id=public_id),
                 )
+            except IntegrityError as error:
+                return earlier(error, using, name, creation)
 
         return transactions.settled(insert, name)
 
@@ -122,19 +117,15 @@ def replayed(using: str, creation: Creation | None) -> models.Session | None:
     return session
 
 
-@contextlib.contextmanager
-def explained(using: str, name: SessionName, creation: Creation | None) -> Iterator[None]:
-    """Turn the IntegrityError of :func:`create` into an error that says why.
+def earlier(error: IntegrityError, using: str, name: SessionName, creation: Creation | None) -> models.Session:
+    """Return what :func:`replayed` returns, after ``error`` of :func:`create`.
 
-    It stays an IntegrityError if another request with the same idempotency key was faster: a new try finds its session.
-    Raises :class:`~django_convmemory.exceptions.SessionExists`, ``InvalidSession``, ``IdempotencyConflict``.
+    Raises :class:`~django_convmemory.exceptions.SessionExists`, ``InvalidSession``, ``IdempotencyConflict``, and
+    ``error`` itself if nothing of this is the reason any more: then another try may succeed.
     """
-    try:
-        yield
-    except IntegrityError:
-        require_owner(using, name.owner_id)
-        if replayed(using, creation) is not None:
-            raise
-        if not transactions.latest(models.Session.objects.using(using)).named(name).exists():
-            raise
+    require_owner(using, name.owner_id)
+    if (session := replayed(using, creation)) is not None:
+        return session
+    if transactions.latest(models.Session.objects.using(using)).named(name).exists():
         raise values.session_exists(name) from None
+    raise error

@@ -23,7 +23,6 @@ from django_convmemory.store.compiled import Slot
 # moment, and finds nothing if the session was deleted in between.
 
 _IS_PARTITIONED = "SELECT relkind = 'p' FROM pg_class WHERE oid = to_regclass('convmemory_message')"
-_FIND = "SELECT id FROM convmemory_session WHERE name_hash = %s"
 # By the server and the name of the database, because tests change the name.
 _partitioned: dict[tuple[str, str, str], bool] = {}
 
@@ -61,20 +60,6 @@ class Database:
             # Another row may have the name since.
             return session_id if name.row_id in (None, session_id) else None
         return None
-
-    def _constant_id(self, connection: BaseDatabaseWrapper, name: SessionName) -> int:
-        """Return the id of a session whose messages are partitioned, to be a constant in the next statement.
-
-        0: there is no such session. The next statement still has to compare the name, because another session may have
-        it by then. ``row_id`` of the name is taken as it is.
-        """
-        if name.row_id is not None:
-            return name.row_id
-        with connection.cursor() as cursor:
-            # By the ORM it would take as long as the load.
-            cursor.execute(_FIND, [name.name_hash])
-            row = cursor.fetchone()
-        return row[0] if row else 0
 
     def _run(
         self, work: Callable[[str], T], *, savepoint: bool = False, happened: Callable[[], bool] | None = None

@@ -227,7 +227,7 @@ class Editing(Database):
             # Another fork with the same key held the lock until it was committed.
             earlier = creating.replayed(using, creation)
             if earlier is not None:
-                return values.Forked(earlier, Edited(earlier.pk, turned_due=False))
+                return _not_forked(earlier)
             session = transactions.latest(sessions.named(source)).get()
             if at > session.last_position:
                 raise values.no_message(at, session.last_position)
@@ -259,13 +259,15 @@ class Editing(Database):
         def try_once() -> values.Forked:
             public_id = uuid.uuid4()
             index = index_rows.copied(using, sessions.named(source), at)
-            with creating.explained(using, target, creation):
+            try:
                 return transactions.run(
                     using,
                     lambda: work(public_id, index),
                     savepoint=True,
                     happened=lambda: not self._none(public_id=public_id),
                 )
+            except IntegrityError as error:
+                return _not_forked(creating.earlier(error, using, target, creation))
 
         return transactions.settled(try_once, target)
 
@@ -327,6 +329,11 @@ class Editing(Database):
         # The owner may create a session with one of the keys at the same time.
         what = f"all sessions of owner {owner_id!r}"
         return transactions.settled(lambda: self._run(work, savepoint=True, happened=happened), what)
+
+
+def _not_forked(earlier: models.Session) -> values.Forked:
+    """Return the result of a fork that an earlier request has made."""
+    return values.Forked(earlier, Edited(earlier.pk, turned_due=False))
 
 
 def truncate(

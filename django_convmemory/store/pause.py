@@ -60,8 +60,7 @@ class Pauses(Database):
 
         If there was none, since ``seconds`` ago.
         """
-        using = self.using
-        attempts = models.Attempt.objects.using(using)
+        attempts = models.Attempt.objects.using(self.using)
         began = Case(When(outcome=AttemptOutcome.UNAVAILABLE, then="started_at"), default=Clock(-seconds))
         newest = attempts.filter(session=session_id).order_by("-pk").values_list(began)[:1]
         since = Coalesce(Subquery(newest), Clock(-seconds))

@@ -6,9 +6,8 @@ A version is published in a transaction that begins with the UPDATE of the sessi
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any
 
-from django.db import IntegrityError, connections
 from django.db.models.functions import Coalesce
 
 from django_convmemory import models
@@ -42,7 +41,8 @@ class Publishing(Database):
         using = self.using
         number = claim.last_version + 1
         final = values.is_final(claim, version)
-        first = _session(using, _Shape.of(claim, version, threshold), lease).bind(
+        rebuild = version.stand_in and not (final and claim.rebuilding)
+        first = _session(using, threshold, lease, final=final, rebuilding=claim.rebuilding, rebuild=rebuild).bind(
             session_id=claim.session_id,
             token=claim.token,
             epoch=claim.epoch,
@@ -82,50 +82,32 @@ class Publishing(Database):
 
     def record(self, claim: Claim, attempt: AttemptRecord) -> None:
         """Store an attempt that did not lead to a version."""
-        using = self.using
-        connection = connections[using]
-        row = _attempt(claim, attempt)
-        if connection.in_atomic_block:
-            # The database may check the foreign key at the caller's COMMIT. With the lock nobody deletes the session
-            # until then.
-            if models.Session.objects.using(using).filter(pk=claim.session_id).lock():
-                row.save(force_insert=True, using=using)
-            return
-        try:
-            transactions.run(using, lambda: row.save(force_insert=True, using=using), atomic=False)
-        except IntegrityError:
-            # The session was deleted. What the call has cost still counts.
-            row.pk, row.session_id = None, None
-            transactions.run(using, lambda: row.save(force_insert=True, using=using), atomic=False)
+        using, row = self.using, _attempt(claim, attempt)
 
+        def work() -> None:
+            # With the lock nobody deletes the session before the commit. If it was deleted, the cost still counts.
+            if not self._sessions.filter(pk=claim.session_id).lock():
+                row.session_id = None
+            compiled.insert(using, row)
 
-class _Shape(NamedTuple):
-    """What the columns that a version changes depend on. ``rebuild``: the session should be rebuilt."""
-
-    threshold: Threshold
-    final: bool
-    rebuilding: bool
-    rebuild: bool
-
-    @classmethod
-    def of(cls, claim: Claim, version: NewVersion, threshold: Threshold) -> _Shape:
-        final = values.is_final(claim, version)
-        return cls(threshold, final, claim.rebuilding, version.stand_in and not (final and claim.rebuilding))
+        transactions.run(using, work)
 
 
 @compiled.once
-def _session(using: str, shape: _Shape, lease: float) -> compiled.CompiledStatement:
-    """Return the UPDATE of the session's row."""
+def _session(
+    using: str, threshold: Threshold, lease: float, *, final: bool, rebuilding: bool, rebuild: bool
+) -> compiled.CompiledStatement:
+    """Return the UPDATE of the session's row. ``rebuild``: the session should be rebuilt."""
     changes: dict[str, Any] = {}
-    if shape.final:
+    if final:
         covered = {name: Slot(name) for name in Covered._fields}
         tokens, count = covered["covered_tokens"], covered["covered_count"]
-        changes = {"due_since": due_since(shape.threshold, tokens, count), "current_version": Slot("number"), **covered}
-    if shape.rebuild:
+        changes = {"due_since": due_since(threshold, tokens, count), "current_version": Slot("number"), **covered}
+    if rebuild:
         changes["rebuild_after"] = Coalesce("rebuild_after", Clock())
-    elif shape.final and shape.rebuilding:
+    elif final and rebuilding:
         changes["rebuild_after"] = None
-    if not shape.rebuilding:  # A rebuild does not fold what has failed.
+    if not rebuilding:  # A rebuild does not fold what has failed.
         changes |= {"attempts": 0, "next_attempt_at": None, "last_error": ""}
     return compiled.update(
         held(using).filter(covered_position=Slot("base"), last_version=Slot("last_version")),

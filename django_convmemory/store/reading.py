@@ -34,7 +34,8 @@ class Reading(Database):
         Of the pinned messages it has those that fit in ``pinned_tokens``, and always the first one.
         """
         connection = connections[self.using]
-        by_id = self._constant_id(connection, name) if database.is_partitioned(connection) else None
+        # The statement compares the name, too: another session may have it by then.
+        by_id = (name.row_id or self.find(name) or 0) if database.is_partitioned(connection) else None
         while True:
             with connection.cursor() as cursor:
                 statement = sql.load(connection.vendor, name, view, by_id)
@@ -83,11 +84,10 @@ class Reading(Database):
         They are the first ones if ``after`` is given, otherwise the last ones. With ``items`` they have the items for
         which they stand.
         """
-        using = self.using
         # A subquery and not a join, and a range of positions: PostgreSQL expects a session of the usual length, and
         # might otherwise fetch and sort all of its messages.
-        sessions = models.Session.objects.using(using).named(name)
-        rows = models.Message.objects.using(using).filter(session_id=database.id_of(sessions))
+        sessions = self._named(name)
+        rows = models.Message.objects.using(sessions.db).filter(session_id=database.id_of(sessions))
         if before is not None:
             rows = rows.filter(position__lt=before)
         if after is not None:

@@ -35,33 +35,27 @@ class Sweeping(Database):
         Sessions that were queued in the last ``queued_for`` seconds are left out, unless the lease of their worker has
         expired, or a pause of the alias has ended since. The returned ones are marked as queued now.
         """
-        using = self.using
-        sessions = models.Session.objects.using(using)
-        free = sessions.due(due_for).unleased().filter(alias=alias).unqueued(queued_for)
+        free = self._sessions.due(due_for).unleased().filter(alias=alias).unqueued(queued_for)
         # A session is indexed whether or not the time of its next attempt has come.
         behind = free.filter(newest_position__gt=F("indexed_position") + (unindexed or 0))
         stale = free.ready() if unindexed is None else behind
         order = ("attempts", "due_since", "pk") if fewest_attempts else ("due_since", "pk")
-        # With a queued_for of 0 a marked row is found again at once.
-        return _marked(stale, order, limit, {"queued_at": Clock()}, repeat=queued_for > 0)
+        return _marked(stale, order, limit, {"queued_at": Clock()})
 
     def sweep_rebuilds(self, alias: str, *, limit: int, wait: float) -> list[int]:
         """Return the ids of sessions whose summary is to be rebuilt, at most ``limit``, longest marked first.
 
         They are not due, and nobody works on them. No other call returns them in the next ``wait`` seconds.
         """
-        using = self.using
-        sessions = models.Session.objects.using(using)
-        marked = sessions.filter(alias=alias, rebuild_after__lte=Clock(), due_since__isnull=True).unleased()
-        return _marked(marked, ("rebuild_after", "pk"), limit, {"rebuild_after": Clock(wait)}, repeat=True)
+        marked = self._sessions.filter(alias=alias, rebuild_after__lte=Clock(), due_since__isnull=True).unleased()
+        return _marked(marked, ("rebuild_after", "pk"), limit, {"rebuild_after": Clock(wait)})
 
     def waiting_rebuilds(self, alias: str, *, within: float, limit: int) -> int:
         """Return the number of sessions whose rebuild is to be tried in the next ``within`` seconds, or ``limit``.
 
         :meth:`sweep_rebuilds` marks a session like this until a worker begins.
         """
-        using = self.using
-        sessions = models.Session.objects.using(using).filter(alias=alias, due_since__isnull=True)
+        sessions = self._sessions.filter(alias=alias, due_since__isnull=True)
         sent = sessions.filter(rebuild_after__gt=Clock(), rebuild_after__lte=Clock(within))
         return sent.order_by()[:limit].count()
 
@@ -74,7 +68,7 @@ class Sweeping(Database):
         after = pause.next_to_compare(using, alias, threshold)
         if after is None:
             return 0
-        sessions = models.Session.objects.using(using).filter(alias=alias, pk__gt=after)
+        sessions = self._sessions.filter(alias=alias, pk__gt=after)
         ids = list(sessions.order_by("alias", "pk").values_list("pk", flat=True)[:limit])
         marked = 0
         if ids:
@@ -89,30 +83,19 @@ class Sweeping(Database):
 
         Only tasks count that were queued between ``within`` and ``after`` seconds ago.
         """
-        sessions = models.Session.objects.using(self.using).due().unleased().ready().filter(alias=alias)
+        sessions = self._sessions.due().unleased().ready().filter(alias=alias)
         return sessions.in_queue(after=after, within=within).order_by()[:limit].count()
 
 
-def _marked(
-    rows: models.SessionQuerySet, order: Sequence[str], limit: int, mark: dict[str, Any], *, repeat: bool
-) -> list[int]:
-    """Set ``mark`` in the first ``limit`` of ``rows``, and return their ids. No other process marks the same ones.
-
-    ``repeat``: a marked row is no longer among ``rows``.
-    """
+def _marked(rows: models.SessionQuerySet, order: Sequence[str], limit: int, mark: dict[str, Any]) -> list[int]:
+    """Set ``mark`` in the first ``limit`` of ``rows``, and return their ids. No other process marks the same ones."""
     using = rows.db
     connection = connections[using]
     ordered = rows.order_by(*order).values_list("pk", flat=True)
 
     def one_by_one() -> list[int]:
-        # SQLite has one writer at a time. Of two sweeps, the first one that marks a row gets it, and the second one
-        # looks for other rows.
-        ids: list[int] = []
-        while len(ids) < limit and (page := [pk for pk in ordered[:limit] if pk not in ids]):
-            ids += [pk for pk in page[: limit - len(ids)] if rows.filter(pk=pk).update(**mark)]
-            if not repeat:
-                break
-        return ids
+        # SQLite has one writer at a time. Of two sweeps, the first one that marks a row gets it.
+        return [pk for pk in list(ordered[:limit]) if rows.filter(pk=pk).update(**mark)]
 
     def locked() -> list[int]:
         # Sweeps that run at the same time take different rows. A row that a request has locked is left for the next
