@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, overload
 
 from django_convmemory import messages
+from django_convmemory.context import old_results
 from django_convmemory.context.wire import anthropic, calls, chat, responses
 from django_convmemory.exceptions import InvalidArgument, InvalidMessage
 from django_convmemory.messages import ChatMessage, spoken
 from django_convmemory.rules import exchanges
-from django_convmemory.rules.counters import Counters
 from django_convmemory.rules.exchanges import MessageRef
 from django_convmemory.rules.options import ROLES, Options, Roles
 from django_convmemory.rules.strategies import Amount, Strategy, stepped
@@ -24,8 +24,6 @@ from django_convmemory.tokens import TokenCounter
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletionMessageParam
     from openai.types.responses import ResponseInputItemParam
-
-_NO_MESSAGES = Counters()
 
 PartName = Literal["system", "pinned", "summary", "tail", "recalled"]
 
@@ -67,7 +65,7 @@ class Context(Sequence[ChatMessage]):
     - ``revision``: the session's revision. A message that is added, removed or redacted raises it, so an edit can be
       made conditional on it.
     - ``stable_prefix``: with so many messages the next context will begin too, unless messages are folded, left out or
-      changed in between. So a provider's cache can serve them.
+      changed in between, or more results of tools give way. So a provider's cache can serve them.
     """
 
     def __init__(
@@ -82,7 +80,7 @@ class Context(Sequence[ChatMessage]):
         over_budget: bool = False,
         pending: bool = False,
         revision: int = 0,
-        counters: Counters = _NO_MESSAGES,
+        changing_position: int = 0,
         filler_tokens: int = 0,
         room: float = math.inf,
         roles: str = "any",
@@ -101,7 +99,7 @@ class Context(Sequence[ChatMessage]):
         self.over_budget = over_budget
         self.pending = pending
         self.revision = revision
-        self._counters = counters
+        self._changing_position = changing_position
         self._roles = roles
 
     @functools.cached_property
@@ -138,7 +136,7 @@ class Context(Sequence[ChatMessage]):
             over_budget=self.over_budget,
             pending=self.pending,
             revision=self.revision,
-            counters=self._counters,
+            changing_position=self._changing_position,
             filler_tokens=filler_tokens,
             room=self._room - row.tokens - filler_tokens + self._filler_tokens,
             roles=self._roles,
@@ -163,15 +161,15 @@ class Context(Sequence[ChatMessage]):
 
     @property
     def _unchanging(self) -> int:
-        """How many messages stay as they are. A result may yet take its place in the open exchange.
+        """How many messages stay as they are.
 
-        The next context quotes other messages, or none.
+        In the exchange at the changing position, a result may yet take its place, or give way. The next context quotes
+        other messages, or none.
         """
-        open_position = self._counters.open_position
         for index, row in enumerate(self._tail, 1):
             if index - 1 == self._recalled_at:
                 return len(self._leading) + index - 1
-            if row.position == open_position:
+            if row.position == self._changing_position:
                 return len(self._leading) + index
         return len(self)
 
@@ -273,7 +271,8 @@ def assemble(
 
     ``max_tokens`` bounds the whole context. Without it, ``max_context_tokens`` bounds all but the system prompt. The
     oldest exchanges of the tail are left out first, in steps, and then the summary. The system prompt, pinned messages
-    and the newest exchange are never left out.
+    and the newest exchange are never left out. Old results of tools give way afterwards: what is left out, and what is
+    folded, goes by the tokens of what is stored.
     """
     leading = _system_part(system, counter)
     if snapshot is None:
@@ -298,6 +297,10 @@ def assemble(
     if question is not None and not any(row.position == question.position for row in tail):
         asked = MessageRef(question.position, question.message, question.tokens)
         tail = [asked, *_shown(snapshot, strategy, counter, room - summary_tokens - asked.tokens)]
+    changing_position = snapshot.counters.open_position
+    if options.clear_tool_results is not None:
+        tail, gives_way_at = old_results.cleared(tail, options.clear_tool_results, counter)
+        changing_position = changing_position or gives_way_at
     tail_tokens = _total(tail)
     if summary is not None and summary_tokens + tail_tokens > room:
         summary, summary_tokens = None, 0
@@ -320,7 +323,7 @@ def assemble(
         over_budget=summary_tokens + tail_tokens + filler_tokens > budget,
         pending=snapshot.due,
         revision=snapshot.revision,
-        counters=counters,
+        changing_position=changing_position,
         filler_tokens=filler_tokens,
         room=budget - summary_tokens - tail_tokens - filler_tokens,
         roles=options.roles,

@@ -34,6 +34,7 @@ class Options:
     summary_prefix: str = "Summary of earlier conversation: "
     summary_role: str = "system"
     roles: str = "any"
+    clear_tool_results: int | None = None  # So many results of tools stay. None: all.
 
     # What is found again of what is not shown any more.
     index: bool = True
@@ -119,6 +120,7 @@ _SMALLEST_SUMMARY = 16
 _MINIMUMS = {
     "max_summary_tokens": _SMALLEST_SUMMARY,
     "max_context_tokens": 1,
+    "clear_tool_results": 1,
     "max_message_bytes": 1,
     "max_chunk_tokens": 100,
     "max_run_seconds": 1,

@@ -87,6 +87,7 @@ def problems(settings: Any, page: str, name: str) -> list[str | None]:
         ("providers", "settings.py"),
         ("recall", "settings.py"),
         ("settings", "settings.py"),
+        ("tools-and-images", "settings.py"),
     ],
 )
 def test_the_memories_of_a_page_pass_the_checks(settings: Any, page: str, name: str) -> None:
@@ -390,6 +391,17 @@ def test_prompt_caches(settings: Any, ann: User) -> None:
     ):
         session.append(ChatMessage.ai("Yes."), usage=usage)
     assert cached_share(ann, since) == 2048 / 5000
+
+
+def test_old_results(settings: Any, ann: User) -> None:
+    settings.CONVMEMORY = module_of("tools-and-images", "settings.py")["CONVMEMORY"]
+    session = memories["default"].session("main", owner=ann)
+    for number in range(20):
+        call = {"id": f"c{number}", "type": "function", "function": {"name": "find_train", "arguments": "{}"}}
+        session.append(ChatMessage.ai(tool_calls=[call]), ChatMessage.tool(f"Train {number}", f"c{number}"))
+    results = [message.text for message in session.load() if message.role == "tool"]
+    assert results[-5:] == [f"Train {number}" for number in range(15, 20)]
+    assert 11 <= results.count("[This old result is not shown any more.]") <= 15
 
 
 PEANUTS = "My daughter Ines is allergic to peanuts."
