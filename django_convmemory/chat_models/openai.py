@@ -16,7 +16,7 @@ import os
 import threading
 import urllib.parse
 import weakref
-from collections.abc import AsyncIterable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, Final
 
 from django_convmemory import exceptions
@@ -173,30 +173,29 @@ class OpenAIChatModel:
             return _failure(error)
 
     def _client(self) -> openai.OpenAI:
+        import openai
+
         process = os.getpid()
         if process not in self._clients:
-            options = self._client_options()
-
-            import openai
-
-            http_client = openai.DefaultHttpxClient(event_hooks={"response": [_stop_at_rejection]})
-            client = openai.OpenAI(http_client=http_client, **options)
-            _check_url(str(client.base_url))
+            client = self._made(openai.OpenAI, openai.DefaultHttpxClient, _stop_at_rejection)
             self._clients.setdefault(process, client)
         return self._clients[process]
 
     def _async_client(self) -> openai.AsyncOpenAI:
+        import openai
+
         loop = asyncio.get_running_loop()
         if loop not in self._async_clients:
-            options = self._client_options()
-
-            import openai
-
-            http_client = openai.DefaultAsyncHttpxClient(event_hooks={"response": [_astop_at_rejection]})
-            client = openai.AsyncOpenAI(http_client=http_client, **options)
-            _check_url(str(client.base_url))
+            client = self._made(openai.AsyncOpenAI, openai.DefaultAsyncHttpxClient, _astop_at_rejection)
             self._async_clients[loop] = client
         return self._async_clients[loop]
+
+    def _made(self, kind: Callable[..., Any], http_client: Callable[..., Any], stop_at_rejection: Any) -> Any:
+        """Return a new client of this kind."""
+        hooks = {"response": [stop_at_rejection]}
+        client = kind(http_client=http_client(event_hooks=hooks), **self._client_options())
+        _check_url(str(client.base_url))
+        return client
 
     def _client_options(self) -> dict[str, Any]:
         api_key = self._api_key or os.environ.get("OPENAI_API_KEY")

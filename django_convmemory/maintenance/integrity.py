@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import operator
-import time
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -37,8 +36,9 @@ _TRIES = 3
 _CHANGING = ("revision", "epoch", "indexed_position", "last_version", "current_version")
 # The number of segments that are read at a time.
 _SEGMENTS = 16
-# Seconds of counting after which the results are written.
-_LONGEST_COUNT = 1.0
+# Messages that are counted between two statements. A slow counter must not leave the transaction idle for so long that
+# the database ends it.
+_COUNTED = 100
 _UPDATE = f"UPDATE {sql.MESSAGE} SET tokens = %s, tokens_through = %s WHERE session_id = %s AND position = %s"  # noqa: S608
 # The counters that follow from the messages. The others follow from the summaries.
 _COUNTERS = [name for name in Counters._fields if not name.startswith("covered_")]
@@ -427,10 +427,10 @@ def _recount_messages(
     counters, counters_at = Counters(), dict[int, Counters]()
     while True:
         unread = rows.filter(position__gt=counters.last_position)
-        chunk = list(transactions.latest(unread).order_by("position")[:_CHUNK])
+        chunk = list(transactions.latest(unread).order_by("position")[:_COUNTED])
         if not chunk:
             return counters, counters_at
-        changes, written_at = [], time.monotonic()
+        changes = []
         for row in chunk:
             message = columns.message_of_row(row)
             tokens = max(1, row.tokens if row.redacted_at else memory.counter.count(message))
@@ -438,11 +438,8 @@ def _recount_messages(
             changes.append((tokens, place.tokens_through, session_id, row.position))
             if row.position in ends:
                 counters_at[row.position] = counters
-            # A slow counter must not leave the transaction idle for so long that the database ends it.
-            if row is chunk[-1] or time.monotonic() - written_at > _LONGEST_COUNT:
-                with connections[using].cursor() as cursor:
-                    cursor.executemany(_UPDATE, changes)
-                changes, written_at = [], time.monotonic()
+        with connections[using].cursor() as cursor:
+            cursor.executemany(_UPDATE, changes)
 
 
 def reindex(memory: ConversationMemory, session_id: int, *, using: str, damaged: bool) -> None:

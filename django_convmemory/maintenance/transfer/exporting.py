@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime as dt
 import itertools
 import operator
 import tempfile
 from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing
 from typing import Any, NamedTuple
 
 from django.contrib.auth import get_user_model
 
 from django_convmemory import clock, models
 from django_convmemory.maintenance.paging import paged
-from django_convmemory.messages import CHAT, ChatMessage, dumps
+from django_convmemory.messages import CHAT, dumps
 from django_convmemory.store import columns
 
 # The number of sessions, or of messages, that are read at once.
@@ -68,70 +67,59 @@ def pieces(head: Head, using: str) -> Generator[str, None, int]:
 
     A session without messages has no record. Messages are read in batches, and held in memory up to a limit.
     """
-    with closing(_transcribed(head.session_id, using)) as transcript:
-        if not transcript.messages.count:
-            return 0
-        optional = {
-            "owner": None if head.owner is None else str(head.owner),
-            "visitor": head.visitor or None,
-            "title": head.title or None,
-            "metadata": head.metadata or None,
-            "archived_at": head.archived_at and clock.aware(head.archived_at, using).isoformat(),
-            "starred_at": head.starred_at and clock.aware(head.starred_at, using).isoformat(),
-        }
-        fields = {"key": head.key, **{name: value for name, value in optional.items() if value is not None}}
-        yield _json({**fields, "created_at": transcript.created_at})[:-1]
-        for name, brackets in (("messages", "[]"), ("notes", "{}"), ("ids", "[]"), ("used_keys", "[]")):
-            joined: _Joined = getattr(transcript, name)
-            if joined.count:
-                yield f',"{name}":{brackets[0]}'
-                yield from joined
-                yield brackets[1]
-        yield "}\n"
-        return transcript.messages.count
+    while True:
+        with closing(_Transcript()) as transcript:
+            if not _transcribe(head.session_id, using, transcript):
+                continue
+            if transcript.counts["messages"]:
+                fields = _given(
+                    key=head.key,
+                    owner=None if head.owner is None else str(head.owner),
+                    visitor=head.visitor or None,
+                    title=head.title or None,
+                    metadata=head.metadata or None,
+                    archived_at=head.archived_at and clock.aware(head.archived_at, using).isoformat(),
+                    starred_at=head.starred_at and clock.aware(head.starred_at, using).isoformat(),
+                    created_at=transcript.created_at,
+                )
+                yield _json(fields)[:-1]
+                yield from transcript.pieces()
+                yield "}\n"
+            return transcript.counts["messages"]
 
 
-class _Joined:
-    """Texts, joined by commas. They are held in memory up to a limit, and in a file beyond it."""
+# The lists and objects of a record, with their brackets.
+_PARTS = {"messages": "[]", "notes": "{}", "ids": "[]", "used_keys": "[]"}
+
+
+class _Transcript:
+    """The parts of a record, and the time of the first message. Each part is held in memory up to a limit."""
 
     def __init__(self) -> None:
-        self.count = 0
-        self._file = tempfile.SpooledTemporaryFile(_IN_MEMORY, "w+", encoding="utf-8", newline="\n")  # noqa: SIM115
-        self.close = self._file.close
+        self.created_at = ""
+        self.counts = dict.fromkeys(_PARTS, 0)
+        self._files = {
+            name: tempfile.SpooledTemporaryFile(_IN_MEMORY, "w+", encoding="utf-8", newline="\n")  # noqa: SIM115
+            for name in _PARTS
+        }
 
-    def add(self, text: str) -> None:
-        self._file.write("," + text if self.count else text)
-        self.count += 1
+    def add(self, name: str, text: str) -> None:
+        """Add an entry to a part."""
+        self._files[name].write("," + text if self.counts[name] else text)
+        self.counts[name] += 1
 
-    def __iter__(self) -> Iterator[str]:
-        self._file.seek(0)
-        while piece := self._file.read(_CHUNK):
-            yield piece
-
-
-@dataclasses.dataclass
-class _Transcript:
-    """The messages of a session, the notes on them, their ids, the used keys, and the time of the first message."""
-
-    messages: _Joined = dataclasses.field(default_factory=_Joined)
-    notes: _Joined = dataclasses.field(default_factory=_Joined)
-    ids: _Joined = dataclasses.field(default_factory=_Joined)
-    used_keys: _Joined = dataclasses.field(default_factory=_Joined)
-    created_at: str = ""
+    def pieces(self) -> Iterator[str]:
+        for name, brackets in _PARTS.items():
+            if self.counts[name]:
+                yield f',"{name}":{brackets[0]}'
+                self._files[name].seek(0)
+                while piece := self._files[name].read(_CHUNK):
+                    yield piece
+                yield brackets[1]
 
     def close(self) -> None:
-        for joined in (self.messages, self.notes, self.ids, self.used_keys):
-            joined.close()
-
-
-def _transcribed(session_id: int, using: str) -> _Transcript:
-    """Read the messages of a session, again if messages were removed or redacted meanwhile."""
-    while True:
-        with ExitStack() as stack:
-            transcript = stack.enter_context(closing(_Transcript()))
-            if _transcribe(session_id, using, transcript):
-                stack.pop_all()
-                return transcript
+        for file in self._files.values():
+            file.close()
 
 
 def _transcribe(session_id: int, using: str, transcript: _Transcript) -> bool:
@@ -143,38 +131,34 @@ def _transcribe(session_id: int, using: str, transcript: _Transcript) -> bool:
     epoch = epochs.first()
     # Before the messages, so that no key is of a message that was appended since.
     for key in _used_keys(session_id, using):
-        transcript.used_keys.add(_json(key))
+        transcript.add("used_keys", _json(key))
     for position, created_at, form, item, redacted_at, public_id, reply_to, cut_off, *stored in _rows(
         session_id, using
     ):
         message = columns.with_item(columns.message_of_values(stored), form, item)
         time = clock.aware(created_at, using).isoformat()
         transcript.created_at = transcript.created_at or time
-        # Without the time if it is that of the first message.
-        note = _note(message, None if time == transcript.created_at else time, redacted=redacted_at is not None)
-        note |= {name: value for name, value in (("reply_to", reply_to), ("cut_off", cut_off)) if value is not None}
+        note = _given(
+            kind=None if message.kind == "chat" else message.kind,
+            metadata=message.metadata or None,
+            format=None if message.format == CHAT else message.format,
+            item=message.item,
+            # Without the time if it is that of the first message.
+            created_at=None if time == transcript.created_at else time,
+            redacted=True if redacted_at is not None else None,
+            reply_to=reply_to,
+            cut_off=cut_off,
+        )
         if note:
-            transcript.notes.add(f'"{position}":{_json(note)}')
-        transcript.messages.add(_json(message.to_openai(own_forms=True)))
-        transcript.ids.add(f'"{public_id}"')
+            transcript.add("notes", f'"{position}":{_json(note)}')
+        transcript.add("messages", _json(message.to_openai(own_forms=True)))
+        transcript.add("ids", f'"{public_id}"')
     return epochs.first() == epoch
 
 
-def _note(message: ChatMessage, created_at: str | None, *, redacted: bool) -> dict[str, Any]:
-    note: dict[str, Any] = {}
-    if message.kind != "chat":
-        note["kind"] = message.kind
-    if message.metadata:
-        note["metadata"] = message.metadata
-    if message.format != CHAT:
-        note["format"] = message.format
-    if message.item is not None:
-        note["item"] = message.item
-    if created_at is not None:
-        note["created_at"] = created_at
-    if redacted:
-        note["redacted"] = True
-    return note
+def _given(**fields: Any) -> dict[str, Any]:
+    """Return the fields that have a value."""
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _rows(session_id: int, using: str) -> Iterator[tuple[Any, ...]]:
@@ -186,12 +170,13 @@ def _rows(session_id: int, using: str) -> Iterator[tuple[Any, ...]]:
 def _used_keys(session_id: int, using: str) -> Iterator[dict[str, Any]]:
     rows = models.UsedKey.objects.using(using).filter(session_id=session_id).order_by("session_id", "key_hash")
     for row in paged(rows, "key_hash", operator.attrgetter("key_hash"), size=_BATCH, after=""):
-        fields = {name: getattr(row, name) for name in ("key_hash", "first_position", "size")}
-        if row.content:
-            fields["content"] = row.content
-        if row.gone_at is not None:
-            fields["gone_at"] = clock.aware(row.gone_at, using).isoformat()
-        yield fields
+        yield _given(
+            key_hash=row.key_hash,
+            first_position=row.first_position,
+            size=row.size,
+            content=row.content or None,
+            gone_at=row.gone_at and clock.aware(row.gone_at, using).isoformat(),
+        )
 
 
 # JSON does not escape the characters that end a line in Unicode. Escaped, a record is one line for every reader. JSON

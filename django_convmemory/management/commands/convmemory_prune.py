@@ -159,39 +159,22 @@ def _forget_keys(using: str, aliases: list[str], batch: int) -> None:
 
 def _versions(seconds: int, using: str, aliases: list[str], options: dict[str, Any]) -> str:
     versions = models.Summary.objects.using(using).filter(session__alias__in=aliases)
-    before, batch = _ago(seconds, versions), options["batch"]
+    before, batch, deleted = _ago(seconds, versions), options["batch"], 0
     if before is None:
         return counted(0, "version")
-    deleted = sum(
-        count if options["dry_run"] else _delete_versions(session_id, using, before, batch)
-        for session_id, count in _sessions_with_unneeded(versions, before, batch)
-    )
+    sessions = models.Session.objects.using(using).filter(alias__in=aliases, last_version__gt=0)
+    for first, last in _id_ranges(sessions, batch):
+        rows = versions.filter(session_id__gte=first, session_id__lte=last).order_by("session_id", "version")
+        rows = rows.values_list("session_id", "session__current_version", *_VERSION_COLUMNS).iterator(chunk_size=1000)
+        # All rows are read before some of them are deleted.
+        numbers = {
+            session_id: len(_unneeded(current, (row[2:] for row in session_rows), before))
+            for (session_id, current), session_rows in itertools.groupby(rows, key=operator.itemgetter(0, 1))
+        }
+        for session_id, number in numbers.items():
+            if number:
+                deleted += number if options["dry_run"] else _delete_versions(session_id, using, before, batch)
     return counted(deleted, "version")
-
-
-def _sessions_with_unneeded(
-    versions: models.SummaryQuerySet, before: dt.datetime, batch: int
-) -> Iterator[tuple[int, int]]:
-    """Yield the id of each session that has unneeded versions, and how many it has."""
-    last = 0
-    while session_ids := list(
-        versions.filter(created_at__lt=before, session_id__gt=last)
-        .order_by("session_id")
-        .values_list("session_id", flat=True)
-        .distinct()[:batch]
-    ):
-        rows = versions.filter(session_id__gt=last, session_id__lte=session_ids[-1]).order_by("session_id", "version")
-        columns = ("session_id", "session__current_version", *_VERSION_COLUMNS)
-        sessions = itertools.groupby(
-            rows.values_list(*columns).iterator(chunk_size=1000), key=operator.itemgetter(0, 1)
-        )
-        # The list reads all rows before the caller deletes some of them.
-        yield from [
-            (session_id, len(unneeded))
-            for (session_id, current), session_rows in sessions
-            if (unneeded := _unneeded(current, (row[2:] for row in session_rows), before))
-        ]
-        last = session_ids[-1]
 
 
 _VERSION_COLUMNS = ("version", "parent_version", "created_at", "invalidated_at")
