@@ -144,19 +144,13 @@ class Session:
         used_keys.check_content(batch, key.positions[0], len(key.positions), is_same=is_same)
         return key
 
-    def replayed_by(self, key: UsedKey) -> values.Appended:
-        """Return what the key has stored. Raises IdempotencyConflict if it was removed."""
-        if key.gone_at < NEVER:
-            raise used_keys.removed(key.positions[0])
-        return self.appended(key.positions, replayed=True)
-
     def appended(self, positions: range, *, turned_due: bool = False, replayed: bool = False) -> values.Appended:
         rows, due = [self.rows[position - 1] for position in positions], self.due_since < NEVER
         tokens, ids = sum(row.tokens for row in rows), tuple(row.id for row in rows)
         receipt = values.Receipt(positions[0], positions[-1], tokens, due, replayed=replayed, ids=ids)
         return values.Appended(self.id, receipt, turned_due)
 
-    def after(self, batch: Batch) -> tuple[Counters, list[Row]]:
+    def counted_with(self, batch: Batch) -> tuple[Counters, list[Row]]:
         """Return the counters after ``batch``, and the places of its messages. Raises why it cannot be appended."""
         if batch.has_own_ids and any(row.id in batch.ids for row in self.rows):
             raise values.id_taken()
@@ -349,11 +343,13 @@ class InMemoryStore:
     def append(self, name: SessionName, batch: Batch, threshold: Threshold, *, counter: str) -> values.Appended:
         session, now = self.session(name), self._clock()
         key = session.used_key(batch, now)
+        if key is not None and key.gone_at < NEVER:
+            raise used_keys.removed(key.positions[0])
         if key is not None:
-            return session.replayed_by(key)
+            return session.appended(key.positions, replayed=True)
         if batch.step is not None:
             session.check_step(batch.step, now)
-        counters, places = session.after(batch)
+        counters, places = session.counted_with(batch)
         if not session.id:
             self._insert(session)
         session.counters, session.places = counters, session.places + places
@@ -377,13 +373,12 @@ class InMemoryStore:
     def replace(
         self, name: SessionName, after: int, batch: Batch, threshold: Threshold, *, counter: str, revision: int | None
     ) -> values.Appended:
-        key = self.session(name).used_key(batch, self._clock())
-        if key is not None:
-            return self.session(name).replayed_by(key)
+        if self.session(name).used_key(batch, self._clock()) is not None:
+            return self.append(name, batch, threshold, counter=counter)
         session = self.session(name, revision)
         if after > len(session.rows):
             raise values.no_message(after, len(session.rows))
-        session.ended_at(after).after(batch)  # If that raises, nothing is removed.
+        session.ended_at(after).counted_with(batch)  # If that raises, nothing is removed.
         _, edited = self.truncate(name, after, threshold, revision=None)
         appended = self.append(name, batch, threshold, counter=counter)
         return appended._replace(turned_due=appended.turned_due or bool(edited and edited.turned_due))
