@@ -23,7 +23,7 @@ from django.db.models import Q
 from django_convmemory import models
 from django_convmemory.fold.run import Outcome
 from django_convmemory.memory import ConversationSummaryBufferMemory
-from django_convmemory.messages import ChatMessage
+from django_convmemory.messages import ChatMessage, frozen_json
 from django_convmemory.operations.append import Receipt
 from django_convmemory.operations.handles import SessionHandle
 from django_convmemory.search import indexing
@@ -104,7 +104,7 @@ def _adopt(case: Case) -> list[str]:
 
 TWO = ChatMessage.human("a"), ChatMessage.ai("b")
 # Items, because PostgreSQL would append plain messages in one statement.
-MANY = [ChatMessage("user", "one of many", format="responses", item={"type": "message"})] * 1100
+MANY = [ChatMessage("user", "one of many", format="responses", item=frozen_json({"type": "message"}))] * 1100
 
 OPERATIONS: dict[str, Callable[[Case], Any]] = {
     "append": lambda case: case.chat.append(*TWO),

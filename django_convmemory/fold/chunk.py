@@ -75,14 +75,14 @@ def choose(fold: Fold, tail: Sequence[Turn], ends: Sequence[int], start: int) ->
     end = first_end if claim.parts else end_of(tail, ends, start, fold.window)
     turns = tail[start:end]
     first, last = claim.counters.covered_position + 1, turns[-1].position
-    rows = fold.store.messages(claim, first, last)
+    rows = fold.memory.store.messages(claim, first, last)
     if len(rows) != len(turns):
         raise LeaseLost  # Messages were removed since the claim: the epoch would refuse the result of a call.
     chunk = Chunk(first, last, rows, len(turns), sum([turn.tokens for turn in turns]), end)
     if end != first_end or chunk.is_wordless:
         return chunk
     begin = claim.summary.part_end if claim.parts and claim.summary else None
-    part = part_of(rows, begin or 0, fold.window, fold.requests.counter)
+    part = part_of(rows, begin or 0, fold.window, fold.memory.requests.counter)
     number = claim.parts + 1
     # What is left after the part with the last number is cut.
     is_last = part.last or number >= MAX_PARTS
@@ -112,7 +112,7 @@ def end_of(turns: Sequence[Turn], ends: Sequence[int], start: int, window: int) 
 
 def smaller_window(fold: Fold, chunk: Chunk) -> int:
     """Return the window to try next if the model says that ``chunk`` is too long. It may be too small to try."""
-    return min(fold.window, sum(map(fold.requests.counter.count, chunk.messages))) // 2
+    return min(fold.window, sum(map(fold.memory.requests.counter.count, chunk.messages))) // 2
 
 
 class ExchangePart(NamedTuple):
