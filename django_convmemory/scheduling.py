@@ -5,13 +5,12 @@ The scheduler that sends a Celery task is :class:`django_convmemory.tasks.Celery
 
 from __future__ import annotations
 
+import abc
 import logging
 from typing import Literal, Protocol, runtime_checkable
 
-from django_convmemory.chat_models.base import ChatModel
+from django_convmemory.fold import base
 from django_convmemory.fold.run import Result
-from django_convmemory.rules.options import Options
-from django_convmemory.store.either import Store
 
 logger = logging.getLogger(__name__)
 
@@ -28,24 +27,15 @@ REQUESTED: dict[Work, dict[str, bool]] = {
 }
 
 
-class Memory(Protocol):
-    """The part of a :class:`~.conversation.ConversationMemory` that schedulers use."""
+class Memory(base.Memory):
+    """The part of a :class:`~.handles.ConversationMemory` that schedulers use."""
 
-    @property
-    def alias(self) -> str: ...
-    @property
-    def store(self) -> Store: ...
-    @property
-    def options(self) -> Options: ...
-    @property
-    def model(self) -> ChatModel | None: ...
-    @property
-    def fallback(self) -> ChatModel | None: ...
-
+    @abc.abstractmethod
     def compact_id(self, session_id: int, *, asked: bool = False, despite_pause: bool = False) -> Result:
         """Fold what is due in the session, in this process."""
 
-    def carry_out(self, session_id: int, work: Work) -> Result:
+    @abc.abstractmethod
+    def carry_out(self, session_id: int, work: Work, *, asked: bool = True) -> Result:
         """Do what was requested for the session, in this process."""
 
 

@@ -77,12 +77,12 @@ def test_a_slot_takes_another_value_in_each_run() -> None:
 def test_what_is_read_has_the_values_of_the_fields() -> None:
     due_session(build(), "s")
     session = models.Session.objects.get()
-    rows = models.Session.objects.filter(pk=Slot("pk")).values_list("public_id", "metadata", "due_since")
-    read = compiled.selection(rows).read(pk=session.pk)
+    rows = models.Session.objects.filter(pk=Slot("pk"))
+    read = compiled.selection(rows, "public_id", "metadata", "due_since").read(pk=session.pk)
     assert [tuple(row) for row in read] == [(session.public_id, session.metadata, session.due_since)]
 
 
 def test_a_slot_without_a_value_is_an_error() -> None:
-    rows = models.Session.objects.filter(key=Slot("key")).values_list("pk")
+    rows = models.Session.objects.filter(key=Slot("key"))
     with pytest.raises(KeyError):
-        compiled.selection(rows).read()
+        compiled.selection(rows, "pk").read()

@@ -7,11 +7,12 @@ the new version. :mod:`.run` repeats them, from the claim to the release.
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import datetime as dt
 import time
-from collections.abc import Callable, Generator
-from typing import TypeVar
+from collections.abc import Generator
+from typing import Any, TypeVar
 
 from django_convmemory.chat_models.base import ChatModel, ChatResponse, Price
 from django_convmemory.exceptions import ChatModelError
@@ -37,12 +38,41 @@ class LeaseLost(Exception):
     """The lease expired, or the session changed: another process may fold it now."""
 
 
+class Memory(abc.ABC):
+    """What a fold uses of a memory. :class:`.ConversationMemory` describes the attributes."""
+
+    alias: str
+    store: Store
+    strategy: Strategy
+    options: Options
+    requests: Requests
+    model: ChatModel | None
+    fallback: ChatModel | None
+    price: Price | None
+
+    @property
+    @abc.abstractmethod
+    def threshold(self) -> Threshold:
+        """When a session is due."""
+
+    @abc.abstractmethod
+    def queues(self, delay: float) -> bool:
+        """Whether a task will fold the session in ``delay`` seconds if the result of the run says ``again``."""
+
+    @abc.abstractmethod
+    def published(self, claim: Claim) -> None:
+        """Tell the site that a version of the summary was published."""
+
+    @abc.abstractmethod
+    def failed(self, claim: Claim, error: Exception) -> None:
+        """Tell the site that no model could make a version."""
+
+
 @dataclasses.dataclass(slots=True, kw_only=True)
 class Fold:
-    """One run for one session. The first fields are those of the memory.
+    """One run of a memory for one session.
 
-    - ``queues(delay)``: a task will fold the session in ``delay`` seconds if the result says ``again``. The session's
-      row notes it.
+    - ``model`` is that of the memory, which has one.
     - ``run`` is what observers are told.
     - ``claim`` is replaced after each version that is published.
     - ``window``, in tokens, shrinks if the model says that a chunk was too long. ``has_guessed``: it has shrunk once
@@ -52,18 +82,8 @@ class Fold:
       answer ended the alias's pause.
     """
 
-    store: Store
-    strategy: Strategy
-    options: Options
-    requests: Requests
+    memory: Memory
     model: ChatModel
-    fallback: ChatModel | None
-    price: Price | None
-    threshold: Threshold
-    queues: Callable[[float], bool]
-    on_published: Callable[[Claim], None]
-    on_failed: Callable[[Claim, Exception], None]
-
     run: Run
     admission: Admission = dataclasses.field(init=False)
     claim: Claim = dataclasses.field(init=False)
@@ -77,13 +97,17 @@ class Fold:
     recovered: bool = False
 
     def __post_init__(self) -> None:
-        self.lease = lease_seconds(self.model, self.fallback)
-        self.window = self.options.chunk_tokens(self.threshold.tokens)
+        self.lease = lease_seconds(self.model, self.memory.fallback)
+        self.window = self.memory.options.chunk_tokens(self.memory.threshold.tokens)
 
     def begin(self, claim: Claim) -> None:
         """Begin to fold with ``claim``."""
         self.claim, self.started = claim, time.monotonic()
         self.run.public_id = claim.public_id
+
+    def release(self, **how: Any) -> bool:
+        """Release the lease: see :meth:`.ORMStore.release`. Return whether the session is still due."""
+        return self.memory.store.release(self.claim, self.memory.threshold, **how)
 
     @property
     def seconds(self) -> float:
@@ -103,9 +127,9 @@ class Fold:
             self.claim.attempts,
             self.due_seconds,
             self.claim.rebuilding,
-            self.fallback is not None,
-            self.options.max_attempts,
-            self.options.fallback_after,
+            self.memory.fallback is not None,
+            self.memory.options.max_attempts,
+            self.memory.options.fallback_after,
         )
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 from typing import NamedTuple
@@ -25,8 +26,8 @@ _MAX_COST = 1_000_000
 
 def admission(fold: Fold, *, despite_pause: bool) -> Admission:
     """Return which models the fold may ask. It becomes the probe if the pause of the alias has ended."""
-    store, alias = fold.store, fold.run.alias
-    fallback_after = fold.options.fallback_after if fold.fallback is not None else None
+    store, alias = fold.memory.store, fold.run.alias
+    fallback_after = fold.memory.options.fallback_after if fold.memory.fallback is not None else None
     admitted = pause.admission(store.pause_of(alias), fallback_after=fallback_after, despite_pause=despite_pause)
     if admitted.probe:
         before, after = store.change_pause(alias, lambda state: state.probed(fold.lease))
@@ -53,7 +54,7 @@ def following(fold: Fold, failed: ChatModel, error: exceptions.ChatModelError) -
 
 
 def _model(fold: Fold, choice: Choice) -> ChatModel:
-    return fold.fallback if choice == Choice.FALLBACK and fold.fallback is not None else fold.model
+    return fold.memory.fallback if choice == Choice.FALLBACK and fold.memory.fallback is not None else fold.model
 
 
 def is_hopeless(fold: Fold) -> bool:
@@ -81,13 +82,13 @@ def ask(fold: Fold, chunk: Chunk, model: ChatModel, request: ChatRequest) -> Ste
     Raises :class:`.LeaseLost`, or the :class:`~django_convmemory.exceptions.ChatModelError` of the call.
     """
     # The last thing before the call: if a message was redacted meanwhile, its text does not leave.
-    if not fold.store.extend(fold.claim, lease=fold.lease):
+    if not fold.memory.store.extend(fold.claim, lease=fold.lease):
         raise LeaseLost
     began = time.monotonic()
     response, text = None, ""
     failure: Exception | None = None
-    fold.store.release_connection()
-    by_fallback = model is fold.fallback
+    fold.memory.store.release_connection()
+    by_fallback = model is fold.memory.fallback
     try:
         response = yield ModelCall(
             model=model, request=request, alias=fold.run.alias, public_id=fold.run.public_id, by_fallback=by_fallback
@@ -118,7 +119,7 @@ def _quoted(fold: Fold, chunk: Chunk, model: ChatModel, text: str) -> str:
 
 def _note(fold: Fold, failure: Exception | None, seconds: float) -> None:
     """Note for the alias that its own model has answered, or failed after ``seconds``."""
-    store, alias, session_id = fold.store, fold.run.alias, fold.run.session_id
+    store, alias, session_id = fold.memory.store, fold.run.alias, fold.run.session_id
     if failure is None or isinstance(failure, pause.ANSWERS):
         before, after = store.change_pause(alias, Pause.answered)
         if before.until_answered and after != before:
@@ -138,7 +139,7 @@ def _note(fold: Fold, failure: Exception | None, seconds: float) -> None:
 
 def record(fold: Fold, chunk: Chunk, answer: Answer, outcome: AttemptOutcome, error: Exception | None = None) -> None:
     """Record a call that made no version."""
-    fold.store.record(fold.claim, attempt(fold, chunk, answer, outcome, error))
+    fold.memory.store.record(fold.claim, attempt(fold, chunk, answer, outcome, error))
 
 
 def attempt(
@@ -147,8 +148,8 @@ def attempt(
     """Return what is recorded of a call: its outcome, its tokens and its cost, or its error."""
     usage = answer.response.usage if answer.response else None
     cost = None
-    if usage is not None and fold.price is not None and answer.asked is not fold.fallback:
-        cost = fold.price.of(usage)
+    if usage is not None and fold.memory.price is not None and answer.asked is not fold.memory.fallback:
+        cost = fold.memory.price.of(usage)
         # A nonsensical usage report must not keep the answer from being stored.
         cost = cost if cost < _MAX_COST else None
     return AttemptRecord(
@@ -159,10 +160,8 @@ def attempt(
         outcome=outcome,
         error=type(error).__name__ if error else "",
         model=answer.model,
-        prompt_tokens=usage.prompt_tokens if usage else None,
-        completion_tokens=usage.completion_tokens if usage else None,
-        cached_tokens=usage.cached_tokens if usage else None,
         cost=cost,
+        **(dataclasses.asdict(usage) if usage else {}),
     )
 
 

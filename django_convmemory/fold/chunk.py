@@ -78,7 +78,7 @@ def choose(fold: Fold, tail: Sequence[Turn], ends: Sequence[int], start: int) ->
     end = first_end if claim.parts else end_of(tail, ends, start, fold.window)
     turns = tail[start:end]
     first, last = claim.counters.covered_position + 1, turns[-1].position
-    rows = fold.store.messages(claim, first, last)
+    rows = fold.memory.store.messages(claim, first, last)
     if len(rows) != len(turns):
         raise LeaseLost  # Messages were removed since the claim: the epoch would refuse the result of a call.
     rows = [row._replace(message=encoded.replaced_in(row.message)) for row in rows]
@@ -86,7 +86,7 @@ def choose(fold: Fold, tail: Sequence[Turn], ends: Sequence[int], start: int) ->
     if end != first_end or chunk.is_wordless:
         return chunk
     begin = claim.summary.part_end if claim.parts and claim.summary else None
-    part = part_of(rows, begin or 0, fold.window, fold.requests.counter)
+    part = part_of(rows, begin or 0, fold.window, fold.memory.requests.counter)
     number = claim.parts + 1
     # What is left after the part with the last number is cut.
     is_last = part.last or number >= MAX_PARTS
@@ -122,7 +122,7 @@ def smaller_window(fold: Fold, chunk: Chunk, error: ChatModelError) -> int | Non
     is_known = isinstance(error, ContextLengthExceeded)
     if not is_known and (fold.has_guessed or not (isinstance(error, RequestRejected) and error.may_be_too_long)):
         return None
-    window = min(fold.window, sum(map(fold.requests.counter.count, chunk.messages))) // 2
+    window = min(fold.window, sum(map(fold.memory.requests.counter.count, chunk.messages))) // 2
     if window < SMALLEST_WINDOW:
         return None
     fold.has_guessed = fold.has_guessed or not is_known

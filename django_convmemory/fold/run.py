@@ -64,8 +64,8 @@ def compact(fold: Fold, *, asked: bool = False, despite_pause: bool = False) -> 
     ``asked`` ignores that the time of the next attempt has not come, and ``despite_pause`` that the alias is paused.
     Before that, what is settled is indexed for search, so that an outage leaves nothing unindexed.
     """
-    store, session_id = fold.store, fold.run.session_id
-    if fold.options.index:
+    store, session_id = fold.memory.store, fold.run.session_id
+    if fold.memory.options.index:
         indexing.catch_up(store, session_id)
     fold.admission = call.admission(fold, despite_pause=despite_pause)
     if not (fold.admission.own or fold.admission.fallback):
@@ -74,12 +74,12 @@ def compact(fold: Fold, *, asked: bool = False, despite_pause: bool = False) -> 
         return Result(Outcome.STALLED)
     claim = store.claim(
         session_id,
-        fold.threshold,
+        fold.memory.threshold,
         lease=fold.lease,
-        prompt_hash=fold.requests.prompt_hash,
+        prompt_hash=fold.memory.requests.prompt_hash,
         force=asked or despite_pause,
         # While only the fallback may be asked, it is for sessions that have waited.
-        due_for=0.0 if fold.admission.own else fold.options.fallback_after,
+        due_for=0.0 if fold.admission.own else fold.memory.options.fallback_after,
     )
     if claim == "waiting":
         logger.info("Session %s is not folded now: the time of its next attempt has not come.", session_id)
@@ -95,10 +95,10 @@ def rebuild(fold: Fold, *, whole: bool) -> Steps[Result]:
     fold.admission = call.admission(fold, despite_pause=whole)
     if not fold.admission.own:
         return Result(Outcome.STALLED)
-    claim = fold.store.claim_rebuild(
+    claim = fold.memory.store.claim_rebuild(
         fold.run.session_id,
         lease=fold.lease,
-        prompt_hash=fold.requests.prompt_hash,
+        prompt_hash=fold.memory.requests.prompt_hash,
         whole=whole,
         wait=_REBUILD_WAIT,
     )
@@ -119,18 +119,18 @@ def _claimed(fold: Fold, claim: Claim | str) -> Steps[Result]:
         raise
     finally:
         if fold.probe_until is not None:
-            fold.store.change_pause(fold.run.alias, lambda state: state.not_probed(fold.probe_until))
+            fold.memory.store.change_pause(fold.run.alias, lambda state: state.not_probed(fold.probe_until))
     return result._replace(recovered=fold.recovered)
 
 
 def _fold(fold: Fold) -> Steps[Result]:
     # Messages that came after the claim are left alone: the claim knows which exchange was open then.
-    turns = fold.store.turns(fold.claim)
+    turns = fold.memory.store.turns(fold.claim)
     starts = exchanges.starts(turns, fold.claim.counters.open_position)
     split = len(turns)
     if not fold.claim.rebuilding:
         user_starts = [start for start in starts if turns[start].role == "user"]
-        split = fold.strategy.plan([turn.tokens for turn in turns], starts, user_starts)
+        split = fold.memory.strategy.plan([turn.tokens for turn in turns], starts, user_starts)
     ends = [*[start for start in starts if start < split], split]
     done, published = 0, False
     while done < split:
@@ -145,7 +145,7 @@ def _fold(fold: Fold) -> Steps[Result]:
             break
     rebuild_in = 0.0 if fold.claim.rebuilding and done < split else None
     # Without a version, the run does not go on.
-    due = fold.store.release(fold.claim, fold.threshold, rebuild_in=rebuild_in, queued=published and fold.queues(0.0))
+    due = fold.release(rebuild_in=rebuild_in, queued=published and fold.memory.queues(0.0))
     if not published:
         if due:
             logger.warning("Session %s is marked due, but nothing in it can be folded.", fold.run.session_id)
@@ -155,9 +155,9 @@ def _fold(fold: Fold) -> Steps[Result]:
 
 def _must_stop(fold: Fold) -> bool:
     """Whether the rest is left to another run."""
-    if fold.claim.rebuilding and not fold.claim.due_seconds and fold.store.is_due(fold.run.session_id):
+    if fold.claim.rebuilding and not fold.claim.due_seconds and fold.memory.store.is_due(fold.run.session_id):
         return True  # It became due meanwhile.
-    return fold.seconds > fold.options.max_run_seconds
+    return fold.seconds > fold.memory.options.max_run_seconds
 
 
 def _fold_next(fold: Fold, turns: Sequence[Turn], ends: Sequence[int], start: int) -> Steps[int]:
@@ -202,17 +202,15 @@ def _fail(fold: Fold, error: exceptions.ChatModelError) -> Result:
         of_provider = reason is not None and not fold.situation.is_about_the_session(reason)
         rebuild_in = pause.LONGEST_OUTAGE_WAIT if of_provider else None
         delay = 0.0
-        again = fold.store.release(claim, fold.threshold, rebuild_in=rebuild_in, queued=fold.queues(delay))
+        again = fold.release(rebuild_in=rebuild_in, queued=fold.memory.queues(delay))
         logger.warning("The rebuild of session %s failed: %s", claim.session_id, text)
     else:
         delay, counts = fold.situation.retry(error)
-        again = fold.store.release(
-            claim, fold.threshold, retry_in=delay, error=text, uncount=not counts, queued=fold.queues(delay)
-        )
+        again = fold.release(retry_in=delay, error=text, uncount=not counts, queued=fold.memory.queues(delay))
         logger.warning(
             "Compaction of session %s failed. It is tried again in %.0f s or later: %s", claim.session_id, delay, text
         )
-    fold.store.on_commit(lambda: fold.on_failed(claim, error))
+    fold.memory.store.on_commit(lambda: fold.memory.failed(claim, error))
     return Result(Outcome.STALLED, again, delay)
 
 
@@ -220,7 +218,7 @@ def _lose(fold: Fold) -> Result:
     """End a run whose lease expired, or whose session changed meanwhile. Its result is dropped."""
     delay = fold.situation.retry(exceptions.ChatModelError()).seconds
     error = "The lease expired before the model answered."
-    again = fold.store.release(fold.claim, fold.threshold, retry_in=delay, error=error, queued=fold.queues(delay))
+    again = fold.release(retry_in=delay, error=error, queued=fold.memory.queues(delay))
     # A person's rebuild is tried again.
     return Result(Outcome.BUSY, again, delay) if again or fold.claim.rebuilding else Result(Outcome.NOT_DUE)
 
@@ -228,12 +226,10 @@ def _lose(fold: Fold) -> Result:
 def _give_up(fold: Fold, error: BaseException) -> None:
     """End a run that ``error`` interrupted, which is no model's failure."""
     if isinstance(error, Exception):
-        fold.store.release(
-            fold.claim, fold.threshold, retry_in=pause.backoff(fold.claim.attempts), error=type(error).__name__
-        )
+        fold.release(retry_in=pause.backoff(fold.claim.attempts), error=type(error).__name__)
     else:
         rebuild_in = 0.0 if fold.claim.rebuilding else None
-        fold.store.release(fold.claim, fold.threshold, error="Cancelled", uncount=True, rebuild_in=rebuild_in)
+        fold.release(error="Cancelled", uncount=True, rebuild_in=rebuild_in)
 
 
 def drive(steps: Steps[Result]) -> Result:

@@ -27,10 +27,10 @@ def write(fold: Fold, chunk: Chunk, model: ChatModel) -> Steps[None]:
 
     Raises :class:`.LeaseLost`, or the :class:`~django_convmemory.exceptions.ChatModelError` of the model.
     """
-    requests = fold.requests
+    requests = fold.memory.requests
     known = _identifiers(fold, chunk)
     room = _room(requests, known)
-    cap = fold.options.summary_tokens - room
+    cap = fold.memory.options.summary_tokens - room
     request = requests.fold(fold.previous, chunk.turns, part=chunk.part, max_tokens=cap)
     answer = yield from call.ask(fold, chunk, model, request)
     text, is_recorded = answer.text, False
@@ -46,7 +46,7 @@ def write(fold: Fold, chunk: Chunk, model: ChatModel) -> Steps[None]:
             if not is_recorded:
                 call.record(fold, chunk, answer, AttemptOutcome.BAD_OUTPUT, error)
             raise error
-    by_fallback = model is fold.fallback
+    by_fallback = model is fold.memory.fallback
     was_unavailable = fold.own_error is None or isinstance(fold.own_error, exceptions.ModelUnavailable)
     version = _version(
         fold,
@@ -57,7 +57,7 @@ def write(fold: Fold, chunk: Chunk, model: ChatModel) -> Steps[None]:
         model=answer.model,
         shortened=text != answer.text,
         fallback=by_fallback,
-        stand_in=by_fallback and was_unavailable and fold.options.rebuild_stand_ins,
+        stand_in=by_fallback and was_unavailable and fold.memory.options.rebuild_stand_ins,
     )
     attempt = None if is_recorded else call.attempt(fold, chunk, answer, AttemptOutcome.PUBLISHED)
     _publish(fold, version, attempt)
@@ -78,7 +78,7 @@ def write(fold: Fold, chunk: Chunk, model: ChatModel) -> Steps[None]:
 def carry(fold: Fold, chunk: Chunk) -> None:
     """Publish a version that covers ``chunk`` with the text of the summary before it. Raises :class:`.LeaseLost`."""
     known = _identifiers(fold, chunk)
-    room = _room(fold.requests, known)
+    room = _room(fold.memory.requests, known)
     _publish(
         fold, _version(fold, chunk, fold.previous, known, room, model="", shortened=False, fallback=False, carried=True)
     )
@@ -93,17 +93,17 @@ def carry(fold: Fold, chunk: Chunk) -> None:
 
 def _version(fold: Fold, chunk: Chunk, text: str, known: tuple[str, ...], room: int, **made: Any) -> NewVersion:
     counters = fold.claim.counters
-    whole = _with_identifiers(fold.requests, text, known, room)
+    whole = _with_identifiers(fold.memory.requests, text, known, room)
     return NewVersion(
         first_position=chunk.first,
         last_position=chunk.last,
         covered_count=counters.covered_count + chunk.count,
         covered_tokens=counters.covered_tokens + chunk.tokens,
-        prompt_hash=fold.requests.prompt_hash,
+        prompt_hash=fold.memory.requests.prompt_hash,
         cut=chunk.cut,
         part_end=chunk.part_end,
         text=whole,
-        tokens=fold.requests.count(whole) if whole else 0,
+        tokens=fold.memory.requests.count(whole) if whole else 0,
         identifiers=known,
         model_length=len(text) if whole != text else None,
         **made,
@@ -112,16 +112,16 @@ def _version(fold: Fold, chunk: Chunk, text: str, known: tuple[str, ...], room: 
 
 def _publish(fold: Fold, version: NewVersion, attempt: AttemptRecord | None = None) -> None:
     final = is_final(fold.claim, version)
-    claim = fold.store.publish(fold.claim, version, attempt, fold.threshold, lease=fold.lease)
+    claim = fold.memory.store.publish(fold.claim, version, attempt, fold.memory.threshold, lease=fold.lease)
     if claim is None:
         raise LeaseLost
     fold.claim = claim
     if final:
-        fold.store.on_commit(lambda: fold.on_published(claim))
+        fold.memory.store.on_commit(lambda: fold.memory.published(claim))
 
 
 def _identifiers(fold: Fold, chunk: Chunk) -> tuple[str, ...]:
-    if not fold.options.keep_identifiers:
+    if not fold.memory.options.keep_identifiers:
         return ()
     known = fold.claim.summary.identifiers if fold.claim.summary else ()
     update = identifiers.of_later_part if chunk.number > 1 else identifiers.updated

@@ -46,7 +46,7 @@ MAX_UNINDEXED = 256
 _INDEXING_LEASE = 3 * indexing.LONGEST
 
 
-class BaseMemory(abc.ABC):
+class BaseMemory(scheduling.Memory):
     """A memory without the operations: what schedulers, tasks and sweeps use of it.
 
     :class:`.ConversationMemory` describes the arguments.
@@ -130,20 +130,7 @@ class BaseMemory(abc.ABC):
 
     def _steps(self, model: ChatModel, observed: observers.Run, *, asked: bool = True) -> Steps[Result]:
         """Return the steps of the run ``observed``."""
-        fold = Fold(
-            store=self.store,
-            strategy=self.strategy,
-            options=self.options,
-            requests=self.requests,
-            model=model,
-            fallback=self.fallback,
-            price=self.price,
-            threshold=self.threshold,
-            queues=self._queues,
-            on_published=self._published,
-            on_failed=self._failed,
-            run=observed,
-        )
+        fold = Fold(memory=self, model=model, run=observed)
         if observed.work in ("compact", "retry"):
             return run.compact(fold, asked=asked, despite_pause=observed.work == "retry")
         return run.rebuild(fold, whole=observed.work == "rebuild")
@@ -172,7 +159,7 @@ class BaseMemory(abc.ABC):
         try:
             count = indexing.catch_up(self.store, session_id)
         finally:
-            again = self.store.release(claim, self.threshold, queued=self._queues(0.0))
+            again = self.store.release(claim, self.threshold, queued=self.queues(0.0))
         logger.info("Indexed %d messages of session %s.", count, session_id)
         return Result(Outcome.NOT_DUE, again, indexed=count > 0)
 
@@ -251,14 +238,14 @@ class BaseMemory(abc.ABC):
         session = self.session(name)
         signal.send_robust(sender=type(self), memory=self, session=session, session_id=session_id, **arguments)
 
-    def _published(self, claim: Claim) -> None:
+    def published(self, claim: Claim) -> None:
         if claim.summary is not None:
             self._send(signals.summary_published, claim.name, claim.session_id, version=claim.summary.version)
 
-    def _failed(self, claim: Claim, error: Exception) -> None:
+    def failed(self, claim: Claim, error: Exception) -> None:
         self._send(signals.compaction_failed, claim.name, claim.session_id, error=error)
 
-    def _queues(self, delay: float) -> bool:
+    def queues(self, delay: float) -> bool:
         """Whether :meth:`_schedule` sends a task that folds a session in ``delay`` seconds."""
         return self.scheduler.queues and (not delay or getattr(self.scheduler, "defers", True))
 

@@ -21,11 +21,6 @@ from django_convmemory.rules.values import SessionName
 from django_convmemory.store import columns, creating, preparing, sql, transactions, used_keys
 from django_convmemory.store.database import Database
 
-# How often an append is tried while others change the session.
-_TRIES = 20
-# In seconds. Appends wait at most so long before the third try and each later one. So they do not keep the pace of a
-# process that deletes the session again and again.
-_LONGEST_PAUSE = 0.05
 # With more tool results at the beginning of a batch, the statement would be nested too deeply.
 _MAX_RESULTS = 8
 # How many messages with tool calls are searched for the one that a refused result belongs to.
@@ -45,7 +40,7 @@ class Appending(Database):
         using = self._using or router.db_for_write(models.Session)
         if batch.key_hash is None:
             return append_new(using, name, batch, threshold, counter=counter)
-        for _ in range(_TRIES):
+        for _ in range(transactions.SETTLING_TRIES):
             try:
                 return append_new(using, name, batch, threshold, counter=counter)
             except (
@@ -77,9 +72,10 @@ def append_new(using: str, name: SessionName, batch: Batch, threshold: Threshold
     if batch.has_items or len(batch.leading_results) > _MAX_RESULTS:
         way = _append_locking
     append = sql.Append(connection.vendor, name, batch, threshold, counter, content)
-    for number in range(_TRIES):
+    for number in range(transactions.SETTLING_TRIES):
         if number > 1:
-            time.sleep(random.uniform(0, _LONGEST_PAUSE))  # noqa: S311
+            # So that it does not keep the pace of a process that deletes the session again and again.
+            time.sleep(random.uniform(0, transactions.LONGEST_PAUSE))  # noqa: S311
         try:
             unsure = content is not None or batch.has_own_ids
             work = functools.partial(way, connection, append)

@@ -95,8 +95,9 @@ class Selection:
         return list(found)
 
 
-def selection(rows: QuerySet[Any]) -> Selection:
-    """Return the statement that reads ``rows``, which come from ``values_list``."""
+def selection(rows: QuerySet[Any], *names: Any, lock: bool = False) -> Selection:
+    """Return the statement that reads the columns ``names`` of ``rows``, and locks the rows with ``lock``."""
+    rows = (rows.select_for_update() if lock else rows).values_list(*names)
     compiler: Any = rows.query.get_compiler(rows.db)
     text, params = compiler.as_sql()
     columns = [column for column, *_ in compiler.select[: compiler.col_count]]

@@ -76,7 +76,7 @@ class Database:
 @compiled.once
 def _finding(using: str, *, lock: bool) -> compiled.Selection:
     rows = models.Session.objects.using(using).filter(name_hash=Slot("name_hash"))
-    return compiled.selection((rows.select_for_update() if lock else rows).values_list("pk"))
+    return compiled.selection(rows, "pk", lock=lock)
 
 
 def bigint(number: int) -> Value:

@@ -105,22 +105,20 @@ def _end(using: str, session_id: int) -> Unindexed | None:
 @compiled.once
 def _last_segment(using: str) -> compiled.Selection:
     rows = _rows(using, Slot("session_id")).order_by(*_NEWEST_FIRST)
-    return compiled.selection(rows.values_list(*(f"session__{name}" for name in _SESSION_NAMES), *Segment._fields)[:1])
+    return compiled.selection(rows[:1], *(f"session__{name}" for name in _SESSION_NAMES), *Segment._fields)
 
 
 @compiled.once
 def _session(using: str) -> compiled.Selection:
     rows = models.Session.objects.using(using).filter(pk=Slot("session_id"))
-    return compiled.selection(rows.values_list(*_SESSION_NAMES))
+    return compiled.selection(rows, *_SESSION_NAMES)
 
 
 @compiled.once
 def _page(using: str) -> compiled.Selection:
     rows = models.Message.objects.using(using).filter(session_id=Slot("session_id"))
     rows = rows.filter(position__gte=Slot("first"), position__lte=Slot("last")).order_by("session_id", "position")
-    return compiled.selection(
-        rows.values_list(*(CONTENT if name == "content" else name for name in columns.INDEXED_NAMES))
-    )
+    return compiled.selection(rows, *(CONTENT if name == "content" else name for name in columns.INDEXED_NAMES))
 
 
 def _messages(using: str, session_id: int, first: int, last: int) -> Iterator[Indexable]:

@@ -61,11 +61,10 @@ class Leases(Database):
         ``force`` the time of the next attempt does not matter. With ``due_for`` the session must have been due for so
         many seconds; until then it is ``waiting``. Parts that were folded with the same prompt are continued.
         """
-        using = self.using
-        claiming = _claiming(using, threshold, lease, force=force, due_for=due_for)
+        claiming = _claiming(self.using, threshold, lease, force=force, due_for=due_for)
         claimed, parts = _claimed(claiming, session_id)
         if claimed is None:
-            return _reason(models.Session.objects.using(using).filter(pk=session_id), threshold, due_for)
+            return _reason(self._sessions.filter(pk=session_id), threshold, due_for)
         line = values.building_line(parts, prompt_hash, claimed.summary.version if claimed.summary else None)
         _invalidate_others(parts, line)
         return values.continued(claimed, line)
@@ -79,15 +78,14 @@ class Leases(Database):
         Unless it is ``whole``, it is ``not_due`` too if the session is not marked for a rebuild, or if there is nothing
         to make again. The next rebuild of the session waits for ``wait`` seconds, unless this one succeeds.
         """
-        using = self.using
-        summarized = models.Session.objects.using(using).filter(pk=session_id, current_version__gt=0)
+        summarized = self._sessions.filter(pk=session_id, current_version__gt=0)
         if not whole:
             summarized = summarized.filter(rebuild_after__isnull=False)
         claiming = compiled.update(summarized.unleased(), **_leased(lease), rebuild_after=Clock(wait))
         claimed, _ = _claimed(claiming, session_id)
         if claimed is None:
             return "busy" if summarized.exists() else "not_due"
-        summaries = models.Summary.objects.using(using).filter(session_id=session_id).valid().order_by("version")
+        summaries = models.Summary.objects.using(self.using).filter(session_id=session_id).valid().order_by("version")
         finished = transactions.latest(summaries.filter(building=False))
         unfinished = list(transactions.latest(summaries.filter(building=True)))
         rebuild = values.rebuild_of(
@@ -100,8 +98,8 @@ class Leases(Database):
         )
         if rebuild is None:
             # What the fallback had made was replaced meanwhile, for example because a new release has other prompts.
-            unmarked: dict[str, Any] = {"rebuild_after": None, "lease_token": "", "lease_expires_at": None}
-            _update(models.Session.objects.using(using).filter(pk=session_id, lease_token=claimed.token), **unmarked)
+            rows = self._sessions.filter(pk=session_id, lease_token=claimed.token)
+            transactions.update(rows, rebuild_after=None, lease_token="", lease_expires_at=None)
             return "not_due"
         _invalidate_others(unfinished, rebuild.line)
         return rebuild.claim(claimed)
@@ -125,8 +123,7 @@ class Leases(Database):
 
         If a message was removed or redacted since the claim, it is not held any more.
         """
-        using = self.using
-        extending = _extending(using, lease)
+        extending = _extending(self.using, lease)
         return bool(_changed(extending, session_id=claim.session_id, token=claim.token, epoch=claim.epoch))
 
     def release(
@@ -164,8 +161,7 @@ class Leases(Database):
 
     def is_due(self, session_id: int) -> bool:
         """Whether the session is marked due."""
-        using = self.using
-        return bool(_due(using).read(session_id=session_id))
+        return bool(_due(self.using).read(session_id=session_id))
 
     def release_connection(self) -> None:
         """Close the database connection, which would be idle while a model answers."""
@@ -253,7 +249,7 @@ def _claimed(claiming: compiled.CompiledStatement, session_id: int) -> tuple[Cla
 @compiled.once
 def _leased_session(using: str, *, lock: bool) -> compiled.Selection:
     rows = models.Session.objects.using(using).filter(pk=Slot("session_id"), lease_token=Slot("token"))
-    return _selection(rows, *_SESSION_NAMES, Clock(), lock=lock)
+    return compiled.selection(rows, *_SESSION_NAMES, Clock(), lock=lock)
 
 
 @compiled.once
@@ -262,11 +258,7 @@ def _versions(using: str, *, lock: bool) -> compiled.Selection:
     is_part = Q(building=True, part_end__isnull=False, first_position=Slot("first"), invalidated_at__isnull=True)
     rows = models.Summary.objects.using(using).filter(session_id=Slot("session_id"))
     rows = rows.filter(is_part | Q(version=Slot("current"))).order_by("version")
-    return _selection(rows, *_SUMMARY_NAMES, lock=lock)
-
-
-def _selection(rows: Any, *columns: Any, lock: bool) -> compiled.Selection:
-    return compiled.selection((rows.select_for_update() if lock else rows).values_list(*columns))
+    return compiled.selection(rows, *_SUMMARY_NAMES, lock=lock)
 
 
 def _invalidate_others(building: list[models.Summary], line: dict[int, Any]) -> None:
@@ -277,7 +269,7 @@ def _invalidate_others(building: list[models.Summary], line: dict[int, Any]) -> 
     stale = [summary for summary in building if summary.version not in line]
     if stale:
         rows = models.Summary.objects.using(stale[0]._state.db).filter(pk__in=[summary.pk for summary in stale])
-        _update(rows, invalidated_at=Clock())
+        transactions.update(rows, invalidated_at=Clock())
 
 
 def _after_lease(lease: float) -> Case:
@@ -327,8 +319,7 @@ def _releasing_after_success(
 
 @compiled.once
 def _due(using: str) -> compiled.Selection:
-    rows = models.Session.objects.using(using).filter(pk=Slot("session_id")).due()
-    return compiled.selection(rows.values_list("pk"))
+    return compiled.selection(models.Session.objects.using(using).filter(pk=Slot("session_id")).due(), "pk")
 
 
 def due_since(threshold: Threshold, covered_tokens: Any, covered_count: Any) -> Case:
@@ -343,19 +334,14 @@ def _changed(statement: compiled.CompiledStatement, **values: Any) -> int:
     return transactions.run(statement.using, lambda: statement.run(**values), savepoint=True, atomic=False)
 
 
-def _update(rows: Any, **changes: Any) -> int:
-    changed: int = transactions.run(rows.db, lambda: rows.update(**changes), savepoint=True, atomic=False)
-    return changed
-
-
 @compiled.once
 def _turns(using: str) -> compiled.Selection:
-    return compiled.selection(_unpinned(using).values_list(*Turn._fields))
+    return compiled.selection(_unpinned(using), *Turn._fields)
 
 
 @compiled.once
 def _messages(using: str) -> compiled.Selection:
-    return compiled.selection(_unpinned(using).values_list(*sql.PLACED_NAMES, "created_at"))
+    return compiled.selection(_unpinned(using), *sql.PLACED_NAMES, "created_at")
 
 
 def _unpinned(using: str) -> Any:

@@ -50,7 +50,8 @@ class Pauses(Database):
             rows = _rows(using, alias)
             # It fails if another process has succeeded. The last try finds also a row that no comparison finds, because
             # somebody has written its times in another form.
-            if _update(_in_state(rows, before) if left else rows, **_columns(after)):
+            columns = {name: getattr(after, name) for name in (*_COMPARED, "error")}
+            if transactions.update(_in_state(rows, before) if left else rows, **columns):
                 break
             _create(using, alias)
         return before, after
@@ -77,8 +78,7 @@ def _read(using: str, alias: str, *, lock: bool = False) -> Pause:
 
 @compiled.once
 def _reading(using: str, *, lock: bool) -> compiled.Selection:
-    rows = _rows(using, Slot("alias"))
-    return compiled.selection((rows.select_for_update() if lock else rows).values_list(Clock(), *_COMPARED, "error"))
+    return compiled.selection(_rows(using, Slot("alias")), Clock(), *_COMPARED, "error", lock=lock)
 
 
 def _in_state(rows: QuerySet[models.AliasState], state: Pause) -> QuerySet[models.AliasState]:
@@ -86,10 +86,6 @@ def _in_state(rows: QuerySet[models.AliasState], state: Pause) -> QuerySet[model
     return rows.filter(
         **{f"{name}__isnull" if value is None else name: value is None or value for name, value in values.items()}
     )
-
-
-def _columns(state: Pause) -> dict[str, Any]:
-    return {name: getattr(state, name) for name in (*_COMPARED, "error")}
 
 
 def next_to_compare(using: str, alias: str, threshold: Threshold) -> int | None:
@@ -100,7 +96,7 @@ def next_to_compare(using: str, alias: str, threshold: Threshold) -> int | None:
     row = _rows(using, alias).values_list("threshold", "compared_id").first()
     if row is None or row[0] != text:
         _create(using, alias)
-        _update(_rows(using, alias), threshold=text, compared_id=0)
+        transactions.update(_rows(using, alias), threshold=text, compared_id=0)
         return 0
     compared_id: int | None = row[1]
     return compared_id
@@ -108,7 +104,7 @@ def next_to_compare(using: str, alias: str, threshold: Threshold) -> int | None:
 
 def compared(using: str, alias: str, through: int | None) -> None:
     """Note that sessions were compared through this id. None: all were."""
-    _update(_rows(using, alias), compared_id=through)
+    transactions.update(_rows(using, alias), compared_id=through)
 
 
 def _rows(using: str, alias: Any) -> QuerySet[models.AliasState]:
@@ -119,7 +115,3 @@ def _create(using: str, alias: str) -> None:
     if not _rows(using, alias).exists():
         rows = models.AliasState.objects.using(using)
         transactions.run(using, lambda: rows.bulk_create([models.AliasState(alias=alias)], ignore_conflicts=True))
-
-
-def _update(rows: QuerySet[models.AliasState], **changes: object) -> int:
-    return transactions.run(rows.db, lambda: rows.update(**changes), savepoint=True, atomic=False)

@@ -74,9 +74,8 @@ class Searching(Database):
         They are whole sessions with at most ``max_messages`` messages together, but always the first one. Each is as it
         is at one moment, the same for all.
         """
-        using = self.using
-        theirs = models.Session.objects.using(using).filter(alias=alias, owner_id=owner_id, visitor=visitor)
-        return _read_indexes(using, theirs, max_messages=max_messages)
+        theirs = self._sessions.filter(alias=alias, owner_id=owner_id, visitor=visitor)
+        return _read_indexes(self.using, theirs, max_messages=max_messages)
 
     def read_indexes_among(self, alias: str, sessions: models.SessionQuerySet, *, max_messages: int) -> list[IndexRead]:
         """Return what a search reads of the sessions of ``alias`` in a query, as :meth:`read_indexes_of` does.
@@ -100,14 +99,13 @@ class Searching(Database):
         A place is the id of a session, its epoch, and a position. There is no message for a session that is at another
         epoch by now.
         """
-        using = self.using
         positions: dict[int, list[int]] = collections.defaultdict(list)
         for session_id, _, position in places:
             positions[session_id].append(position)
         if not positions:
             return {}
         conditions = [Q(session_id=pk, position__in=numbers) for pk, numbers in positions.items()]
-        rows = _PLACED.using(using).filter(functools.reduce(operator.or_, conditions))
+        rows = _PLACED.using(self.using).filter(functools.reduce(operator.or_, conditions))
         wanted = set(places)
         return {
             (session_id, position): columns.stored_message(position, *stored)

@@ -74,7 +74,7 @@ class Sweeping(Database):
         if ids:
             over = models.exceeds(threshold, covered_tokens=F("covered_tokens"), covered_count=F("covered_count"))
             unmarked = sessions.filter(over, pk__lte=ids[-1], due_since__isnull=True)
-            marked = transactions.run(using, lambda: unmarked.update(due_since=Clock()), savepoint=True, atomic=False)
+            marked = transactions.update(unmarked, due_since=Clock())
         pause.compared(using, alias, ids[-1] if len(ids) == limit else None)
         return marked
 

@@ -137,6 +137,12 @@ def _run_in_turn(alias: str, work: Callable[[], T]) -> T:
             turn.release()
 
 
+def update(rows: QuerySet[Any], **changes: Any) -> int:
+    """Change ``rows`` in one statement, which is a transaction by itself. Return their number."""
+    changed: int = run(rows.db, lambda: rows.update(**changes), savepoint=True, atomic=False)
+    return changed
+
+
 def settled(work: Callable[[], T], what: object) -> T:
     """Run ``work`` again as long as changes by other processes violate a constraint, for example a unique name.
 
