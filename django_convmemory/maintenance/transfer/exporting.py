@@ -155,7 +155,7 @@ def _transcribe(session_id: int, using: str, transcript: _Transcript) -> bool:
         note |= {name: value for name, value in (("reply_to", reply_to), ("cut_off", cut_off)) if value is not None}
         if note:
             transcript.notes.add(f'"{position}":{_json(note)}')
-        transcript.messages.add(_json(message.to_openai()))
+        transcript.messages.add(_json(message.as_stored()))
         transcript.ids.add(f'"{public_id}"')
     return epochs.first() == epoch
 
