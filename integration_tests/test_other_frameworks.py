@@ -308,3 +308,6 @@ def test_a_thought_is_given_to_its_own_framework_only(framework: str) -> None:
     for read, _ in [READ[reader] for reader in READ if reader != framework]:
         [(_, text)] = read(session, "context")
         assert text == "At nine."
+    session.redact(1)
+    for read, _ in READ.values():
+        assert all(text for _, text in read(session, "history"))
