@@ -18,6 +18,8 @@ DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)(?:;[\w.+-]+=[\w.+-]+)*;base64,(
 _MEDIA_TYPES = {"image/jpg": "image/jpeg", "image/pjpeg": "image/jpeg", "image/x-png": "image/png"}
 
 Kind = Literal["text", "image", "file", "sound", "other"]
+# The parts in the place of files that are kept elsewhere: see stub().
+_STUBS: Mapping[str, Kind] = {"image": "image", "audio": "sound", "document": "file", "video": "file"}
 
 
 class ContentPart(NamedTuple):
@@ -74,9 +76,35 @@ def read(part: Mapping[str, Any]) -> ContentPart:
         case "input_audio":
             audio = _mapping(part.get("input_audio"))
             return _data("sound", audio.get("data"), f"audio/{audio.get('format') or 'wav'}")
+    kind = _STUBS.get(form, "other")
     size = part.get("size")
-    kind: Kind = {"image": "image", "audio": "sound"}.get(form, "other")  # type: ignore[assignment]
-    return ContentPart(kind, size=size if isinstance(size, int) else None)
+    return ContentPart(kind, size=size if isinstance(size, int) else None, detail=part.get("detail"))
+
+
+def stub(form: str, size: int | None = None, *, data: Any = None, detail: Any = None) -> dict[str, Any]:
+    """Return a part for a file that is kept elsewhere, as in the item of a framework. It counts what the file costs.
+
+    ``form`` is image, audio, document, video, or any other word. ``data`` is in base64, or a URL that has it.
+    """
+    if isinstance(data, str) and not data.startswith(("https://", "http://")):
+        size = len(data) * 3 // 4
+    return {"type": form, "size": size} | ({"detail": detail} if isinstance(detail, str) else {})
+
+
+def stub_of(part: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the stub of a file in one of the three forms, or its text. None: :func:`read` does not know it."""
+    file = read(part)
+    if file.text:
+        return {"type": "text", "text": file.text}
+    form = {"image": "image", "file": "document", "sound": "audio"}.get(file.kind)
+    return None if form is None else stub(form, file.size, detail=file.detail)
+
+
+def without_stub(part: dict[str, Any]) -> dict[str, Any]:
+    """Return ``part``, or a text with its type in brackets if it is a stub: no provider knows these."""
+    if "size" in part and part.keys() <= {"type", "size", "detail"}:
+        return {"type": "text", "text": f"[{part['type']}]"}
+    return part
 
 
 def texts(parts: Iterable[Any]) -> list[str]:

@@ -133,6 +133,22 @@ def as_text(value: Any) -> str:
     return value if isinstance(value, str) else dumps(value)
 
 
+def storable(value: Any) -> Any:
+    """Return a value of JSON without what no database stores: NUL, halves of surrogate pairs, and numbers such as NaN.
+
+    Two halves that follow each other are joined. So what a model or a tool has said is not lost because of a character.
+    """
+    if isinstance(value, str):
+        if value.isascii():
+            return value.replace("\0", "") if "\0" in value else value
+        return value.replace("\0", "").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, Mapping):
+        return {storable(name) if isinstance(name, str) else name: storable(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [storable(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def check_text(text: str, where: str) -> str:
     """Return ``text`` as a plain str, or raise :class:`InvalidMessage` if a database would refuse it."""
     if type(text) is not str:  # str() of a (str, Enum) member is its name.
@@ -377,11 +393,21 @@ class ChatMessage:
         message: Self = draft
         return message
 
-    def to_openai(self, *, own_forms: bool = False) -> dict[str, Any]:
+    def to_openai(self) -> dict[str, Any]:
         """Return the message as a chat-completions dict: plain dicts and lists that the caller may change.
 
-        ``own_forms``: with what only Anthropic or the Responses API can read, to keep it elsewhere.
+        Of an item of another framework, a file is its type in brackets, as is a thought. What only Anthropic or the
+        Responses API can read is left out.
         """
+        wire = {field: value for field, value in self.as_stored().items() if field not in OWN_FORMS}
+        if isinstance(wire.get("content"), list):
+            wire["content"] = [content_parts.without_stub(part) for part in wire["content"]]
+        elif self.kind == REASONING and wire.keys() == {"role"}:
+            wire["content"] = f"[{REASONING}]"
+        return wire
+
+    def as_stored(self) -> dict[str, Any]:
+        """Return the chat-completions dict of which :meth:`from_openai` makes this message again."""
         wire: dict[str, Any] = {"role": self.role}
         content = self.content
         if content is not None:
@@ -395,8 +421,7 @@ class ChatMessage:
         if self.extra:
             for field, value in self.extra.items():
                 # dataclasses.replace() may have given a value to a field that extra holds as null.
-                if own_forms or field not in OWN_FORMS:
-                    wire.setdefault(field, thaw(value))
+                wire.setdefault(field, thaw(value))
         return wire
 
     def size(self, limit: int) -> int:
@@ -405,7 +430,7 @@ class ChatMessage:
         if isinstance(self.content, str) and not any(others):
             return len(self.content.encode()) if len(self.content) * 4 > limit else 0
         item = () if self.item is None else (self.item,)
-        return len(dumps([self.to_openai(own_forms=True), self.metadata, *item]).encode())
+        return len(dumps([self.as_stored(), self.metadata, *item]).encode())
 
     def emptied(self) -> Self:
         """Return the message without its content, metadata, unknown fields, item and the arguments of its calls.

@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 
 from django_convmemory.contrib.langchain_items import message
 from django_convmemory.exceptions import InvalidMessage
-from django_convmemory.messages import ChatMessage, thaw
+from django_convmemory.messages import ChatMessage, storable, thaw
 from tests.test_response_items import JSON
 
 
@@ -36,10 +36,11 @@ FUNCTION = {"name": "look_up", "arguments": '{"city":"Köln"}'}
         pytest.param(stored("AIMessageChunk", content="A"), ChatMessage.ai("A"), id="a part of a stream"),
         pytest.param(stored("tool", content="42", tool_call_id="a"), ChatMessage.tool("42", "a"), id="a result"),
         pytest.param(
-            stored("ai", content="", tool_calls=[call("a"), call(None)], invalid_tool_calls=[call("b", args="{")]),
+            stored("ai", content="", tool_calls=[call("a"), call("call")], invalid_tool_calls=[call("b", args="{")]),
             ChatMessage.ai(
                 tool_calls=[
                     {"id": "a", "type": "function", "function": FUNCTION},
+                    {"id": "call", "type": "function", "function": FUNCTION},
                     {"id": "b", "type": "function", "function": {"name": "look_up", "arguments": "{"}},
                 ]
             ),
@@ -63,17 +64,47 @@ FUNCTION = {"name": "look_up", "arguments": '{"city":"Köln"}'}
                     {"type": "image_url", "image_url": {"url": "https://example.com/a.png", "detail": "low"}},
                     {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGVsbG8="}},
                     {"type": "image", "url": "https://example.com/b.png"},
+                    {"type": "image", "base64": "aGVsbG8=", "mime_type": "image/png"},
+                    {"type": "file", "base64": "a" * 400_000, "mime_type": "application/pdf"},
+                    {"type": "file", "source_type": "base64", "data": "a" * 400_000, "mime_type": "application/pdf"},
+                    {
+                        "type": "file",
+                        "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64," + "a" * 40},
+                    },
+                    {"type": "audio", "base64": "a" * 40, "mime_type": "audio/wav"},
+                    {"type": "audio", "url": "https://example.com/a.wav"},
+                    {"type": "reasoning", "reasoning": "hm"},
+                    {"type": "own", "value": 5},
                 ],
             ),
             ChatMessage.human(
                 [
                     {"type": "text", "text": "See"},
-                    {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}},
-                    {"type": "image_url"},
+                    {"type": "image_url", "image_url": {"url": "https://example.com/a.png", "detail": "low"}},
+                    {"type": "image", "size": 6},
                     {"type": "image_url", "image_url": {"url": "https://example.com/b.png"}},
+                    {"type": "image", "size": 6},
+                    {"type": "document", "size": 300_000},
+                    {"type": "document", "size": 300_000},
+                    {"type": "document", "size": 30},
+                    {"type": "audio", "size": 30},
+                    {"type": "audio", "size": None},
+                    {"type": "own", "size": 24},
                 ]
             ),
             id="images",
+        ),
+        pytest.param(
+            stored(
+                "ai", content=[{"type": "thinking", "thinking": "hm", "signature": "s"}, {"type": "text", "text": "A."}]
+            ),
+            ChatMessage.ai("A."),
+            id="a thought and a text",
+        ),
+        pytest.param(
+            stored("ai", content=[{"type": "thinking", "thinking": "hm", "signature": "s"}]),
+            ChatMessage.ai(kind="reasoning"),
+            id="a thought",
         ),
         pytest.param(stored("chat", content="Hi", role="user"), ChatMessage.human("Hi"), id="a role by name"),
         pytest.param(stored("chat", content="Hi", role="judge"), ChatMessage.human("Hi", name="judge"), id="any role"),
@@ -104,7 +135,14 @@ def test_any_message_is_stored_as_it_was_or_is_a_clear_error(form: str, data: di
         made = message({"type": form, "data": data})
     except InvalidMessage:
         return
-    assert thaw(made.item) == {"type": form, "data": data}
+    stored_data = storable(data)
+    for field in ("tool_calls", "invalid_tool_calls"):
+        calls = stored_data.get(field)
+        for each in [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else ():
+            each["id"] = each.get("id") or "call"
+    if stored_data.get("tool_call_id") == "":
+        stored_data["tool_call_id"] = "call"
+    assert thaw(made.item) == {"type": form, "data": stored_data}
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,10 @@ from hypothesis import given, strategies as st
 
 from django_convmemory.contrib.responses_items import items, message
 from django_convmemory.exceptions import InvalidMessage
-from django_convmemory.messages import ChatMessage
+from django_convmemory.messages import ChatMessage, storable
 from django_convmemory.rules import exchanges
 from django_convmemory.rules.counters import Counters
+from django_convmemory.tokens import IMAGE, LOW_DETAIL_IMAGE, UNKNOWN_FILE, Utf8TokenCounter
 from tests import conversations, response_items
 from tests.response_items import called, returned, said, thought
 from tests.test_counters import rewound_to
@@ -38,6 +39,23 @@ def exchanges_of(sequence: list[dict[str, Any]]) -> list[list[int]]:
             [said("user", "?"), thought("hm"), called("a"), returned("a", "1"), thought("so"), said("assistant", "1")],
             [[1], [2, 3, 4], [5, 6]],
             id="a thought belongs to what follows",
+        ),
+        pytest.param(
+            [thought("hm"), said("assistant", "I look."), called("a"), returned("a", "1"), said("user", "?")],
+            [[1, 2, 3, 4], [5]],
+            id="a thought, a text and a call of one response",
+        ),
+        pytest.param(
+            [
+                thought("hm"),
+                {"type": "web_search_call", "id": "ws_1", "action": {"query": "Rust"}},
+                thought("so"),
+                said("assistant", "1"),
+                said("user", "?"),
+                said("assistant", "!"),
+            ],
+            [[1, 2, 3, 4], [5], [6]],
+            id="a thought, a search of the provider and a text",
         ),
         pytest.param(
             [called("a"), thought("and"), called("b"), returned("a", ""), returned("b", "")],
@@ -132,7 +150,69 @@ def test_any_json_object_is_a_message_or_a_clear_error(item: dict[str, Any]) -> 
         made = message(item)
     except InvalidMessage:
         return
-    assert items([made]) == [item]
+    expected = storable(item)
+    if item.get("call_id") == "":
+        expected["call_id"] = "call"
+    assert items([made]) == [expected]
+
+
+def test_calls_with_one_id_or_none_are_all_given_with_their_results() -> None:
+    for call_id in ("", "same"):
+        sequence = [said("user", "?"), *[called(call_id) for _ in "ab"], *[returned(call_id, each) for each in "ab"]]
+        _, rows = conversations.placed([message(item) for item in sequence])
+
+        sent = [row.message for row in exchanges.well_formed(rows)]
+
+        assert [each.text for each in sent if each.role == "tool"] == ["a", "b"]
+        assert {item["call_id"] for item in items(sent)[1:]} == {call_id or "call"}
+
+
+SEARCH = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "Rust"}}
+
+
+def plain(sequence: list[dict[str, Any]], *redacted: int) -> list[tuple[str, str | None]]:
+    """What is sent of ``sequence`` after a redaction of some: the types, and the ids."""
+    stored = [message(item) for item in sequence]
+    shown = [exchanges.redacted(each.emptied()) if at in redacted else each for at, each in enumerate(stored)]
+    return [(item.get("type", "message"), item.get("id")) for item in items(shown)]
+
+
+def test_after_a_redaction_a_thought_is_sent_with_all_that_follows_it_or_not_at_all() -> None:
+    """Providers refuse one of them without the others."""
+    turn = [said("user", "?"), thought("hm"), said("assistant", "I look."), called("a"), returned("a", "1")]
+    turn += [thought("so"), SEARCH, said("assistant", "1.")]
+    whole = plain(turn)
+    torn = [("message", None), ("function_call", None)]
+
+    assert [item_id for _, item_id in whole] == [None, "rs_1", "msg_1", "fc_1", None, "rs_1", "ws_1", "msg_1"]
+    for redacted in (1, 2, 3):
+        assert plain(turn, redacted) == [whole[0], *torn, *whole[4:]]
+    for redacted in (5, 6, 7):
+        assert plain(turn, redacted) == [*whole[:5], ("message", None), ("message", None)]
+
+
+def test_files_count_what_they_cost_and_are_never_sent_without_their_content() -> None:
+    data = "a" * 400_000
+    content = [
+        {"type": "input_image", "image_url": f"data:image/png;base64,{data}", "detail": "high"},
+        {"type": "input_image", "image_url": f"data:image/png;base64,{data}", "detail": "low"},
+        {"type": "input_image", "image_url": "https://example.com/a.png", "detail": "low"},
+        {"type": "input_image", "file_id": "file_1"},
+        {"type": "input_file", "filename": "a.pdf", "file_data": f"data:application/pdf;base64,{data}"},
+        {"type": "input_file", "file_url": "https://example.com/a.pdf"},
+        {"type": "input_audio", "input_audio": {"data": data, "format": "mp3"}},
+        {"type": "own", "data": data},
+    ]
+    costs = [IMAGE, LOW_DETAIL_IMAGE, LOW_DETAIL_IMAGE, IMAGE, 6000, UNKNOWN_FILE, 187, 8000]
+    count = Utf8TokenCounter().count
+    for part, cost in zip(content, costs, strict=True):
+        for item in ({"role": "user", "content": [part]}, {**returned("a", ""), "output": [part]}):
+            assert cost <= count(message(item)) <= cost + 10
+
+    [wire] = [message({"role": "user", "content": content}).to_openai()]
+
+    forms = ["image", "image", None, "image", "document", "document", "audio", "own"]
+    assert [part.get("text") for part in wire["content"]] == [form and f"[{form}]" for form in forms]
 
 
 @pytest.mark.parametrize("item", [None, "text", 5, [said("user", "?")], object()])

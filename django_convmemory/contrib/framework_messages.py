@@ -12,7 +12,7 @@ from django.db import transaction
 
 from django_convmemory.context.assembly import Context, Part
 from django_convmemory.exceptions import InvalidArgument
-from django_convmemory.messages import CHAT, REASONING, ChatMessage
+from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.handles import SessionHandle
 from django_convmemory.rules import exchanges
 from django_convmemory.rules.values import StoredMessage
@@ -140,9 +140,9 @@ def _in_order(context: Context) -> Iterator[Part]:
 def _readable(messages: Iterable[FrameworkMessage], own_format: str) -> Iterator[FrameworkMessage]:
     for each in messages:
         message = each.message
-        if message.format in (own_format, CHAT):
+        if message.item is not None and message.format == own_format:
             yield each
-        elif message.kind != REASONING or message.text:
+        elif message.role == "tool" or message.content or message.tool_calls:  # No provider takes an empty message.
             yield each._replace(message=message.without_item())
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from asgiref.sync import sync_to_async
 from langchain_core.chat_history import BaseChatMessageHistory
 from langchain_core.messages import AIMessage, BaseMessage, message_to_dict, messages_from_dict
+from pydantic_core import to_jsonable_python
 
 from django_convmemory import messages as chat
 from django_convmemory.contrib import framework_messages, langchain_items
@@ -33,6 +34,8 @@ class ConvMemoryChatMessageHistory(BaseChatMessageHistory):
     ``view="context"``: :attr:`messages` are what fits into the budget of the memory: the summary as one message, and
     the messages after it as they came. ``"history"``: they are all messages.
 
+    Make one for each run, as ``RunnableWithMessageHistory`` does: it gives the same messages until it stores some.
+
     Two histories are equal if their messages are. Raises :class:`~django_convmemory.exceptions.InvalidSession` and
     ``InvalidArgument``.
     """
@@ -49,30 +52,37 @@ class ConvMemoryChatMessageHistory(BaseChatMessageHistory):
         framework_messages.check_view(view)
         self.session = memories[alias].session(session_id, owner=owner, visitor=visitor)
         self.view = view
-        # What was read since this object last changed the session. Others may have changed it since.
-        self._given: list[FrameworkMessage] | None = None
+        # What was read, by the view, since this object last changed the session. Others may have changed it since.
+        self._given: dict[View, list[FrameworkMessage]] = {}
 
     @property
     def messages(self) -> list[BaseMessage]:
-        """The messages. Each access reads them: a change of the list changes nothing that is stored.
+        """The messages. They are read once, and again after this object has changed them.
+
+        ``RunnableWithMessageHistory`` reads them before and after a run. Of what it gave the model, it stores what is
+        longer than what it reads then. So what others fold or append during a run must not show. A change of the list
+        changes nothing that is stored.
 
         If they are set, the new messages replace all messages, summaries included. If they begin with those that were
         read last, only the others are added, and nothing is deleted.
         """
-        self._given = framework_messages.given(self.session, self.view, langchain_items.FORMAT)
-        return _messages(self._given)
+        if self.view not in self._given:
+            self._given[self.view] = self._read()
+        return _messages(self._given[self.view])
 
     @messages.setter
     def messages(self, messages: Sequence[BaseMessage]) -> None:
         framework_messages.assign(self.session, self._lists(), list(messages), _chat_messages)
-        self._given = None
+        self._given.clear()
+
+    def _read(self) -> list[FrameworkMessage]:
+        return framework_messages.given(self.session, self.view, langchain_items.FORMAT)
 
     def _lists(self) -> Iterator[list[BaseMessage]]:
         """Yield the lists to which messages may have been added."""
-        if self._given is not None:
-            yield _messages(self._given)
-        if now := self.messages:
-            yield now
+        yield from [_messages(given) for given in self._given.values()]
+        if now := self._read():
+            yield _messages(now)
 
     async def aget_messages(self) -> list[BaseMessage]:
         """The asynchronous twin of :attr:`messages`."""
@@ -81,12 +91,12 @@ class ConvMemoryChatMessageHistory(BaseChatMessageHistory):
     def add_messages(self, messages: Sequence[BaseMessage]) -> None:
         """Store ``messages``: all of them, or none. Without any, it does nothing.
 
-        Raises :class:`~django_convmemory.exceptions.InvalidMessage` for a message that is not JSON, or of a class that
-        LangChain does not know, for a text with a NUL character or a lone surrogate, and for a message with more bytes
-        than the option ``max_message_bytes``.
+        A value that is not JSON is stored as JSON, or as text. Raises
+        :class:`~django_convmemory.exceptions.InvalidMessage` for a message of a class that LangChain does not know, and
+        for one with more bytes than the option ``max_message_bytes``.
         """
         framework_messages.store(self.session, _chat_messages(messages))
-        self._given = None
+        self._given.clear()
 
     async def aadd_messages(self, messages: Sequence[BaseMessage]) -> None:
         """The asynchronous twin of :meth:`add_messages`."""
@@ -95,7 +105,7 @@ class ConvMemoryChatMessageHistory(BaseChatMessageHistory):
     def clear(self) -> None:
         """Delete all messages and summaries."""
         self.session.clear()
-        self._given = None
+        self._given.clear()
 
     async def aclear(self) -> None:
         """The asynchronous twin of :meth:`clear`."""
@@ -114,12 +124,17 @@ def _messages(given: Sequence[FrameworkMessage]) -> list[BaseMessage]:
 
 
 def _chat_messages(messages: Sequence[BaseMessage]) -> list[chat.ChatMessage]:
-    items = [message_to_dict(message) for message in messages]
-    stored = [langchain_items.message(item) for item in items]
     try:
+        items = to_jsonable_python(
+            [chat.storable(message_to_dict(message)) for message in messages],
+            bytes_mode="base64",
+            inf_nan_mode="null",
+            serialize_unknown=True,
+        )
+        stored = [langchain_items.message(item) for item in items]
         messages_from_dict(items)
-    except ValueError as error:
-        raise InvalidMessage(f"LangChain cannot read this message again: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise InvalidMessage(f"LangChain cannot write these messages as JSON and read them again: {error}") from error
     return stored
 
 
@@ -128,8 +143,7 @@ def _item(message: chat.ChatMessage) -> dict[str, Any]:
     if message.item is not None:
         item: dict[str, Any] = chat.thaw(message.item)
         return item
-    content: Any = message.content or ""
-    data: dict[str, Any] = {"content": content if isinstance(content, str) else chat.thaw(content)}
+    data: dict[str, Any] = {"content": message.to_openai().get("content") or ""}
     if message.name is not None:
         data["name"] = message.name
     if message.tool_call_id is not None:

@@ -10,25 +10,35 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from django_convmemory import content_parts
 from django_convmemory.exceptions import InvalidMessage
-from django_convmemory.messages import ChatMessage, as_text, freeze
+from django_convmemory.messages import NO_CALL_ID, REASONING, ChatMessage, as_text, dumps, freeze, storable
 
 FORMAT = "langchain"
 
 _ROLES = {"human": "user", "user": "user", "ai": "assistant", "assistant": "assistant", "system": "system"}
 # Parts of a content that say the same as the calls of the message.
 _CALLS = frozenset({"tool_use", "tool_call", "function_call", "input_json_delta", "tool_call_chunk"})
+# The files in LangChain's own form.
+_FILES = {"image": "image", "audio": "audio", "video": "video", "file": "document"}
+# Only the provider can read its model's thoughts.
+_THOUGHTS = frozenset({"thinking", "redacted_thinking", "reasoning", "reasoning_content"})
 
 
 def message(item: Any) -> ChatMessage:
     """Return the chat message that stands for ``item``, with the item.
 
-    Raises :class:`~django_convmemory.exceptions.InvalidMessage`.
+    What no database stores is left out of it, and calls without ids get some. Raises
+    :class:`~django_convmemory.exceptions.InvalidMessage`.
     """
     if not isinstance(item, Mapping) or not isinstance(item.get("type"), str):
         raise InvalidMessage(
             "A message of LangChain must be a dict with a 'type' and its 'data', as message_to_dict()."
         )
+    item = storable(item)
+    data = item.get("data")
+    if isinstance(data, Mapping):
+        item["data"] = _with_ids(data)
     item = freeze(item, "item")
     data = item.get("data")
     if not isinstance(data, Mapping):
@@ -56,11 +66,27 @@ def _fields(form: str, data: Mapping[str, Any]) -> dict[str, Any]:
     if role != "assistant":
         return fields
     calls = _calls(data)
-    return {**fields, "content": None if calls and content == "" else content, "tool_calls": calls}
+    kind = REASONING if not content and not calls and _thinks(data.get("content")) else "chat"
+    silent = not content and (calls or kind == REASONING)
+    return {**fields, "content": None if silent else content, "tool_calls": calls, "kind": kind}
+
+
+def _thinks(content: Any) -> bool:
+    return any(isinstance(part, Mapping) and part.get("type") in _THOUGHTS for part in _list(content))
+
+
+def _with_ids(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the data of a message in which each call has an id, and so has a result."""
+    more = {
+        field: [{**call, "id": call.get("id") or NO_CALL_ID} if isinstance(call, Mapping) else call for call in calls]
+        for field in ("tool_calls", "invalid_tool_calls")
+        if isinstance(calls := data.get(field), list)
+    }
+    return {**data, **more} | ({"tool_call_id": NO_CALL_ID} if data.get("tool_call_id") == "" else {})
 
 
 def _calls(data: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the calls in the form of chat completions. A call without an id is left out: nothing can answer it."""
+    """Return the calls in the form of chat completions."""
     calls = [
         {
             "id": call["id"],
@@ -69,14 +95,16 @@ def _calls(data: Mapping[str, Any]) -> list[dict[str, Any]]:
         }
         for field in ("tool_calls", "invalid_tool_calls")
         for call in _list(data.get(field))
-        if isinstance(call, Mapping) and _is_id(call.get("id"))
+        if isinstance(call, Mapping) and isinstance(call.get("id"), str)
     ]
     more = data.get("additional_kwargs")
     if calls or not isinstance(more, Mapping):
         return calls
     # Old versions had the calls of OpenAI there only.
     return [
-        dict(call) for call in _list(more.get("tool_calls")) if isinstance(call, Mapping) and _is_id(call.get("id"))
+        dict(call)
+        for call in _list(more.get("tool_calls"))
+        if isinstance(call, Mapping) and isinstance(call.get("id") or "", str)
     ]
 
 
@@ -94,21 +122,23 @@ def _part(part: Any) -> dict[str, Any] | None:
     if not isinstance(part, Mapping):
         return {"type": "text", "text": as_text(part)}
     form = str(part.get("type") or "part")
-    if form in _CALLS:
+    if form in _CALLS or form in _THOUGHTS:
         return None
     if isinstance(part.get("text"), str):
         return {"type": "text", "text": part["text"]}
     image = part.get("image_url")
     url = image.get("url") if isinstance(image, Mapping) else image or part.get("url")
+    detail = image.get("detail") if isinstance(image, Mapping) else part.get("detail")
     if form in ("image_url", "image") and isinstance(url, str) and url.startswith(("https://", "http://")):
-        return {"type": "image_url", "image_url": {"url": url}}
+        return {"type": "image_url", "image_url": {"url": url} | ({"detail": detail} if detail else {})}
+    if form == "text":
+        return {"type": form, "text": ""}
     # The bytes of a file are in the item. They need not be stored twice.
-    return {"type": form, "text": ""} if form == "text" else {"type": form}
+    data = part.get("base64") or part.get("data")
+    if form in _FILES and isinstance(data, str):
+        return content_parts.stub(_FILES[form], data=data, detail=detail)
+    return content_parts.stub_of({**part, "type": form}) or content_parts.stub(form, len(dumps(part)))
 
 
 def _list(value: Any) -> Sequence[Any]:
     return value if isinstance(value, (list, tuple)) else ()
-
-
-def _is_id(value: Any) -> bool:
-    return isinstance(value, str) and value != ""

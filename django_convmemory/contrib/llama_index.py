@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import collections
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,7 +18,7 @@ from llama_index.core.memory import BaseMemory
 from pydantic import PrivateAttr, ValidationError
 from pydantic_core import PydanticSerializationError
 
-from django_convmemory import messages as chat
+from django_convmemory import content_parts, messages as chat
 from django_convmemory.contrib import framework_messages
 from django_convmemory.contrib.framework_messages import FrameworkMessage, View
 from django_convmemory.exceptions import InvalidMessage
@@ -120,8 +119,7 @@ class ConvMemory(BaseMemory):
         """Store ``messages``: all of them, or none. Without any, it does nothing.
 
         Raises :class:`~django_convmemory.exceptions.InvalidMessage` for a message that cannot be written as JSON, or
-        not be read again, for a text with a NUL character or a lone surrogate, and for a message with more bytes than
-        the option ``max_message_bytes``.
+        not be read again, and for a message with more bytes than the option ``max_message_bytes``.
         """
         framework_messages.store(self.session, _chat_messages(messages))
         self._given.clear()
@@ -174,7 +172,7 @@ def _chat_messages(messages: Sequence[ChatMessage]) -> list[chat.ChatMessage]:
 
 def _item(message: ChatMessage) -> dict[str, Any]:
     try:
-        item = message.model_dump(mode="json")
+        item: Item = chat.storable(message.model_dump(mode="json"))
         ChatMessage.model_validate_json(chat.dumps(item))
     except (PydanticSerializationError, ValidationError, TypeError, ValueError, AttributeError) as error:
         raise InvalidMessage(f"LlamaIndex cannot write this message as JSON and read it again: {error}") from error
@@ -187,16 +185,11 @@ def _item(message: ChatMessage) -> dict[str, Any]:
 
 def with_items(items: Iterable[Item]) -> Iterator[chat.ChatMessage]:
     """Yield the chat messages that stand for ``items``, with the items."""
-    used: collections.Counter[str] = collections.Counter()
     for item in items:
-        fields = _fields(item)
-        if fields["role"] == "assistant":
-            used.clear()
-        elif fields["role"] == "tool":
-            # Models without ids have the name of the tool in their place. A second call has a number after it.
-            used[fields["tool_call_id"]] += 1
-            fields["tool_call_id"] = _numbered(fields["tool_call_id"], used)
-        yield chat.ChatMessage(**fields, format=FORMAT, item=item)  # type: ignore[arg-type]
+        for place in (item["additional_kwargs"], *item["blocks"]):
+            if place.get("tool_call_id") == "":
+                place["tool_call_id"] = chat.NO_CALL_ID
+        yield chat.ChatMessage(**_fields(item), format=FORMAT, item=item)  # type: ignore[arg-type]
 
 
 def _items(given: Iterable[chat.ChatMessage]) -> list[Item]:
@@ -222,25 +215,19 @@ def _fields(item: Mapping[str, Any]) -> Item:
 
 
 def _calls(blocks: Sequence[Item], more: Mapping[str, Any]) -> list[Item]:
-    """Return the calls in the form of chat completions. Their ids are unique in the message."""
-    used: collections.Counter[str] = collections.Counter()
+    """Return the calls in the form of chat completions. Models without ids have the name of the tool in their place."""
     calls = []
     for block in blocks:
         if block["block_type"] == "tool_call":
-            used[call_id := block["tool_call_id"] or block["tool_name"] or "tool"] += 1
+            call_id = block["tool_call_id"] or block["tool_name"] or "tool"
             function = {"name": block["tool_name"], "arguments": chat.as_text(block["tool_kwargs"])}
-            calls.append({"id": _numbered(call_id, used), "type": "function", "function": function})
+            calls.append({"id": call_id, "type": "function", "function": function})
     if not calls and isinstance(more.get("tool_calls"), list):
         for call in more["tool_calls"]:
             if isinstance(call, Mapping):
-                call_id = str(call.get("id") or chat.called(call)[0] or "tool")
-                used[call_id] += 1
-                calls.append({**call, "id": _numbered(call_id, used)})
+                name = chat.NO_CALL_ID if call.get("id") == "" else chat.called(call)[0] or "tool"
+                calls.append({**call, "id": str(call.get("id") or name)})
     return calls
-
-
-def _numbered(call_id: str, used: Mapping[str, int]) -> str:
-    return call_id if used[call_id] == 1 else f"{call_id} ({used[call_id]})"
 
 
 def _content(blocks: Iterable[Item]) -> Any:
@@ -263,9 +250,13 @@ def _parts(block: Item) -> list[Item]:
         return _parts(block["cited_content"])
     url = block.get("url")
     if form == "image" and isinstance(url, str) and url.startswith(("https://", "http://")):
-        return [{"type": "image_url", "image_url": {"url": url}}]
+        detail = {"detail": block["detail"]} if block.get("detail") else {}
+        return [{"type": "image_url", "image_url": {"url": url, **detail}}]
     # The bytes of a file are in the item. They need not be stored twice.
-    return [{"type": form}]
+    if form in ("image", "audio", "video", "document"):
+        data = block.get("data" if form == "document" else form) or url
+        return [content_parts.stub(form, data=data, detail=block.get("detail"))]
+    return [content_parts.stub(form, len(chat.dumps(block)))]
 
 
 def _made(message: chat.ChatMessage) -> Item:

@@ -16,17 +16,17 @@ when they are read. The chat message is counted, summarized and found instead of
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from asgiref.sync import sync_to_async
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
 
+from django_convmemory import content_parts
 from django_convmemory.contrib import framework_messages
 from django_convmemory.contrib.framework_messages import FrameworkMessage, View
 from django_convmemory.exceptions import InvalidMessage
-from django_convmemory.messages import REASONING, ChatMessage, as_text, called, dumps, thaw
+from django_convmemory.messages import NO_CALL_ID, REASONING, ChatMessage, as_text, called, dumps, storable, thaw
 from django_convmemory.operations.handles import SessionHandle
 
 FORMAT = "pydantic_ai"
@@ -44,6 +44,7 @@ _NOTES = frozenset(
     }
 )
 _FILES = frozenset({"image-url", "audio-url", "video-url", "document-url", "binary", "uploaded-file"})
+_CALLS_AND_RESULTS = frozenset({"tool-call", "tool-return", "retry-prompt"})
 
 
 def message_history(session: SessionHandle, *, view: View = "context") -> list[ModelMessage]:
@@ -54,6 +55,11 @@ def message_history(session: SessionHandle, *, view: View = "context") -> list[M
     :class:`~django_convmemory.exceptions.InvalidArgument` for another view.
     """
     messages = _given(framework_messages.given(session, view, FORMAT))
+    last: Json = messages[-1] if view == "context" and messages else {"kind": ""}
+    if last["kind"] == "response" and last.get("state") in (None, "complete") and _of_kind(last["parts"], "tool-call"):
+        # So a new prompt may follow: pydantic-ai then gives the calls a notice as their result. Without a prompt, it
+        # waits for the results, as those of calls that need an approval.
+        last["state"] = "interrupted"
     return ModelMessagesTypeAdapter.validate_json(dumps(messages))
 
 
@@ -68,8 +74,7 @@ def append_messages(session: SessionHandle, messages: Sequence[ModelMessage]) ->
     The system prompts with which a session begins are pinned: they stay in the context after they are folded.
 
     Raises :class:`~django_convmemory.exceptions.InvalidMessage` for messages that pydantic-ai cannot write as JSON, or
-    not read again, for a text with a NUL character or a lone surrogate, and for a message with more bytes than the
-    option ``max_message_bytes``.
+    not read again, and for a message with more bytes than the option ``max_message_bytes``.
     """
     framework_messages.store(session, [row for item in _items(messages) for row in rows(item)])
 
@@ -81,10 +86,12 @@ async def aappend_messages(session: SessionHandle, messages: Sequence[ModelMessa
 
 def _items(messages: Sequence[ModelMessage]) -> list[dict[str, Any]]:
     try:
-        written = ModelMessagesTypeAdapter.dump_json(list(messages))
+        items: list[Json] = storable(ModelMessagesTypeAdapter.dump_python(list(messages), mode="json"))
+        for part in [part for item in items for part in item["parts"]]:
+            if part["part_kind"] in _CALLS_AND_RESULTS and part.get("tool_call_id") == "":
+                part["tool_call_id"] = NO_CALL_ID
         # A message that cannot be read would make the whole session useless.
-        ModelMessagesTypeAdapter.validate_json(written)
-        items: list[dict[str, Any]] = json.loads(written)
+        ModelMessagesTypeAdapter.validate_json(dumps(items))
     except (ValueError, TypeError) as error:
         raise InvalidMessage(
             f"pydantic-ai cannot write these messages as JSON and read them again: {error!s:.300}"
@@ -170,8 +177,14 @@ def _request(parts: Sequence[Json]) -> Json:
 
 def _response(parts: Sequence[Json]) -> Json:
     """Return the fields of the chat message that stands for a response."""
-    told = [text for part in parts if (text := _told(part))]
-    content: Any = [{"type": "text", "text": text} for text in told] if len(told) > 1 else told[0] if told else None
+    told = [
+        _part(part["content"]) if part["part_kind"] == "file" else {"type": "text", "text": text}
+        for part in parts
+        if (text := _told(part))
+    ]
+    content: Any = told or None
+    if len(told) == 1 and told[0]["type"] == "text":
+        content = told[0]["text"]
     calls = [
         {
             "id": _call_id(part),
@@ -224,11 +237,13 @@ def _part(content: Any) -> Json:
         return {"type": "text", "text": as_text(content)}
     if content["kind"] == "text-content":
         return {"type": "text", "text": content["content"]}
-    url = content.get("url")
+    url, detail = content.get("url"), (content.get("vendor_metadata") or {}).get("detail")
     if content["kind"] == "image-url" and isinstance(url, str) and url.startswith(("https://", "http://")):
-        return {"type": "image_url", "image_url": {"url": url}}
+        return {"type": "image_url", "image_url": {"url": url} | ({"detail": detail} if detail else {})}
     # The bytes of a file are in the item. They need not be stored twice.
-    return {"type": content["kind"]}
+    form = str(content.get("media_type") or content["kind"]).partition("/")[0].removesuffix("-url")
+    form = form if form in ("image", "audio", "video") else "document"
+    return content_parts.stub(form, data=content.get("data") or url, detail=detail)
 
 
 def _made(each: FrameworkMessage, names: Mapping[str, str]) -> Json:
@@ -274,4 +289,4 @@ def _of_kind(parts: Iterable[Json], kind: str) -> list[Json]:
 
 
 def _call_id(part: Json) -> str:
-    return part.get("tool_call_id") or "call"
+    return part.get("tool_call_id") or NO_CALL_ID

@@ -5,12 +5,26 @@ Source: ``ResponseInputItemParam`` of the ``openai`` package, and the reference 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from django_convmemory import content_parts
 from django_convmemory.context.wire import responses
 from django_convmemory.exceptions import InvalidMessage
-from django_convmemory.messages import REASONING, RESPONSES, ChatMessage, as_text, called, freeze, thaw
+from django_convmemory.messages import (
+    NO_CALL_ID,
+    REASONING,
+    RESPONSES,
+    ChatMessage,
+    as_text,
+    called,
+    dumps,
+    freeze,
+    storable,
+    thaw,
+)
 
 Item = dict[str, Any]
 
@@ -28,6 +42,8 @@ _CALLS = {
 }
 # The forms that a call and its result have without an item, too.
 _PLAIN_FORMS = frozenset({"function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output"})
+# These may be sent without their ids, by which they name the thought before them.
+_NAMING_A_THOUGHT = frozenset({"message", "function_call", "custom_tool_call"})
 # What the provider did, as far as it is text.
 _TOLD = ("name", "arguments", "action", "queries", "code", "output", "error")
 
@@ -35,11 +51,15 @@ _TOLD = ("name", "arguments", "action", "queries", "code", "output", "error")
 def message(item: Any) -> ChatMessage:
     """Return the chat message that stands for ``item``, with the item.
 
-    A system item is not pinned, because agents send one in the middle of a conversation. A thought has no content: only
-    the provider can read it. Raises :class:`~django_convmemory.exceptions.InvalidMessage`.
+    What no database stores is left out of it, and an empty id of a call is ``call``. A system item is not pinned,
+    because agents send one in the middle of a conversation. A thought has no content: only the provider can read it.
+    Raises :class:`~django_convmemory.exceptions.InvalidMessage`.
     """
     if not isinstance(item, Mapping):
         raise InvalidMessage(f"An item must be a dict, not {type(item).__name__}.")
+    item = storable(item)
+    if item.get("call_id") == "":
+        item["call_id"] = NO_CALL_ID
     item = freeze(item, "item")
     return ChatMessage(**_fields(item), format=RESPONSES, item=item)
 
@@ -48,9 +68,11 @@ def items(messages: Sequence[ChatMessage]) -> list[Item]:
     """Return the items for which ``messages`` stand. A message that has none is made into one or more.
 
     A message has none if the site stored it, if another framework did, or if it was redacted. If it made or answered a
-    call, the item on the other side of the call takes a form that fits.
+    call, the item on the other side of the call takes a form that fits. A thought and what follows it need each other:
+    if one of them was redacted, the thought is left out, and the others lose the ids that name it.
     """
     made: list[Item] = []
+    messages = list(_without_torn_thoughts(messages))
     itemless = {call_id for each in messages if _item(each) is None for call_id in _call_ids(each)}
     custom = {call["id"] for each in messages for call in each.tool_calls if isinstance(call.get("custom"), Mapping)}
     for each in messages:
@@ -64,6 +86,29 @@ def items(messages: Sequence[ChatMessage]) -> list[Item]:
         else:
             made += [*responses.said(each), *map(_call_item, each.tool_calls)]
     return made
+
+
+def _without_torn_thoughts(messages: Sequence[ChatMessage]) -> Iterator[ChatMessage]:
+    for is_response, run in itertools.groupby(messages, key=_is_of_response):
+        said = list(run)
+        if is_response and any(each.kind == REASONING for each in said) and any(each.item is None for each in said):
+            said = [_without_thought(each) for each in said if each.kind != REASONING]
+        yield from said
+
+
+def _is_of_response(message: ChatMessage) -> bool:
+    return message.format == RESPONSES and message.role == "assistant"
+
+
+def _without_thought(message: ChatMessage) -> ChatMessage:
+    """Return a message whose item does not need the thought before it."""
+    item = message.item
+    if item is None or "id" not in item:
+        return message
+    if item.get("type", "message") not in _NAMING_A_THOUGHT:
+        return message.without_item()  # It may not be sent without its id.
+    without_id = {name: value for name, value in item.items() if name != "id"}
+    return dataclasses.replace(message, item=without_id)  # type: ignore[arg-type]
 
 
 def _item(message: ChatMessage) -> Mapping[str, Any] | None:
@@ -115,6 +160,8 @@ def _content(content: Any) -> str | list[Item]:
     """Return texts and parts in the form of chat completions."""
     if isinstance(content, str):
         return content
+    if isinstance(content, Mapping) and content.get("type") == "computer_screenshot":
+        return [content_parts.stub("image")]
     if not isinstance(content, Sequence):
         return as_text(content)
     parts = [_part(part) for part in content]
@@ -132,7 +179,10 @@ def _part(part: Any) -> Item:
         return {"type": "refusal", "refusal": part["refusal"]}
     url = part.get("image_url")
     if isinstance(url, str) and url.startswith(("https://", "http://")):
-        return {"type": "image_url", "image_url": {"url": url}}
+        detail = {"detail": part["detail"]} if isinstance(part.get("detail"), str) else {}
+        return {"type": "image_url", "image_url": {"url": url, **detail}}
     form = str(part.get("type") or "part")
+    if form == "text":
+        return {"type": form, "text": ""}
     # The bytes of a file are in the item. They need not be stored twice.
-    return {"type": form, "text": ""} if form == "text" else {"type": form}
+    return content_parts.stub_of({**part, "type": form}) or content_parts.stub(form, len(dumps(part)))

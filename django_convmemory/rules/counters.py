@@ -64,17 +64,20 @@ class Row(NamedTuple):
 class Previous(NamedTuple):
     """The message at the end of a session, as far as the next item of the same format depends on it.
 
-    ``begins`` is the position at which its exchange begins.
+    ``begins`` is the position at which its exchange begins. ``continues`` says that it does not begin there itself.
     """
 
     format: str
     role: str
     kind: str
     begins: int
+    continues: bool = False
 
     @classmethod
     def of(cls, message: ChatMessage, position: int, answers: int | None) -> Previous:
-        return cls(message.format, message.role, message.kind, position if answers is None else answers)
+        return cls(
+            message.format, message.role, message.kind, position if answers is None else answers, answers is not None
+        )
 
 
 class Covered(NamedTuple):
@@ -216,8 +219,10 @@ class Counters(NamedTuple):
             return None
         if (previous.format, previous.role) != (RESPONSES, "assistant"):
             return None
-        # A thought belongs to what follows. And what follows a call, before its result, is of the same response.
-        if previous.kind == REASONING or (self.open_calls and previous.begins == self.call_position):
+        # A thought belongs to what follows, also over a text or what the provider does. And what follows a call, before
+        # its result, is of the same response.
+        belongs = previous.kind == REASONING or previous.continues
+        if belongs or (self.open_calls and previous.begins == self.call_position):
             return previous.begins
         return None
 
@@ -396,7 +401,7 @@ class Batch:
             return hashlib.sha256(json.dumps(list(self.asked)).encode()).hexdigest()
         content: list[Any] = [
             [
-                *(entry.message.to_openai(own_forms=True), entry.message.kind, entry.message.metadata, entry.usage),
+                *(entry.message.as_stored(), entry.message.kind, entry.message.metadata, entry.usage),
                 *([] if entry.message.format == CHAT else [entry.message.format, entry.message.item]),
             ]
             for entry in self.entries

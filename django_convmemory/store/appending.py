@@ -257,4 +257,5 @@ def _previous(using: str, session: models.Session, batch: Batch) -> Previous | N
     if row is None or row[0] is None:
         return None
     form, role, kind, answers = row
-    return Previous(str(form), role, kind, session.last_position if answers is None else answers)
+    begins = session.last_position if answers is None else answers
+    return Previous(str(form), role, kind, begins, answers is not None)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import datetime as dt
+import math
+import uuid
+from decimal import Decimal
 from typing import Any
 
 import pytest
-from asgiref.sync import async_to_sync
+from asgiref.sync import async_to_sync, sync_to_async
 from django.contrib.auth import get_user_model
 from hypothesis import given, strategies as st
 from langchain_core.chat_history import InMemoryChatMessageHistory
@@ -20,6 +25,8 @@ from langchain_core.messages import (
     SystemMessage,
     ToolMessage,
 )
+from langchain_core.runnables import RunnableLambda
+from langchain_core.runnables.history import RunnableWithMessageHistory
 
 from django_convmemory import messages as chat
 from django_convmemory.contrib import langchain_items
@@ -116,7 +123,7 @@ def test_messages_are_set() -> None:
     history.messages += [HumanMessage("d")]
     assert len(history.messages) == 3
     with pytest.raises(InvalidMessage):
-        history.messages = [HumanMessage("d"), HumanMessage("\0")]
+        history.messages = [HumanMessage("d"), OtherMessage(content="a")]
     assert len(history.messages) == 3
     history.messages = []
     assert history.messages == []
@@ -247,18 +254,85 @@ class OtherMessage(BaseMessage):
 def test_what_is_refused() -> None:
     history = new_history()
     history.add_messages([])
-    bad_messages = (
-        HumanMessage("a\0b"),
-        HumanMessage("a", metadata={"b": object()}),
-        AIMessage("", tool_calls=[{"name": "f", "args": {"b": b"c"}, "id": "d"}]),
-        OtherMessage(content="a"),
-    )
-    for bad in bad_messages:
+    itself: dict[str, Any] = {}
+    itself["itself"] = itself
+    for bad in (OtherMessage(content="a"), HumanMessage("a", metadata=itself)):
         with pytest.raises(InvalidMessage):
             history.add_messages([HumanMessage("a"), bad])
     with pytest.raises(InvalidArgument, match="view must be"):
         new_history(view="all")
     assert history.messages == []
+
+
+@dataclasses.dataclass
+class Ticket:
+    price: float
+
+
+def test_what_is_not_json_is_stored_as_json_or_text() -> None:
+    history = new_history("large")
+    when, number = dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.UTC), uuid.UUID(int=7)
+    odd = {"nan": math.nan, "when": when, "bytes": b"hello", "id": number, "set": {1}, "ticket": Ticket(9.5)}
+    call = {"name": "book", "args": odd, "id": "a"}
+    messages: list[BaseMessage] = [
+        HumanMessage("Book it.", metadata={"object": Decimal("9.50"), "sink": object()}),
+        AIMessage("", tool_calls=[call]),
+        ToolMessage("Booked.", tool_call_id="a", artifact=Ticket(9.5)),
+    ]
+    history.add_messages(messages)
+
+    _, asks, result = history.messages
+
+    assert isinstance(asks, AIMessage)
+    assert isinstance(result, ToolMessage)
+    text = {"nan": None, "when": "2026-01-02T03:04:05Z", "bytes": "aGVsbG8=", "id": str(number)}
+    assert asks.tool_calls[0]["args"] == {**text, "set": [1], "ticket": {"price": 9.5}}
+    assert result.artifact == {"price": 9.5}
+
+
+@pytest.mark.parametrize("call_id", ["", "same", None])
+def test_calls_with_one_id_or_none_are_all_given_with_their_results(call_id: str | None) -> None:
+    history = new_history("large")
+    calls = [{"name": "look_up", "args": {"word": each}, "id": call_id} for each in "ab"]
+    results = [ToolMessage(each, tool_call_id=call_id or "") for each in "ab"]
+    history.add_messages([HumanMessage("?"), AIMessage("", tool_calls=calls), *results])
+
+    _, asks, *answers = history.messages
+
+    assert isinstance(asks, AIMessage)
+    assert [(call["args"]["word"], call["id"]) for call in asks.tool_calls] == [
+        ("a", call_id or "call"),
+        ("b", call_id or "call"),
+    ]
+    assert answers == [ToolMessage(each, tool_call_id=call_id or "call") for each in "ab"]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("happens", ["a fold", "an append"])
+def test_a_run_stores_exactly_its_own_messages(happens: str, is_async: bool) -> None:
+    history = new_history()
+    key, session = history.session.key, history.session
+    history.add_messages([HumanMessage(f"{number} {WORDS}") for number in range(12)])
+    before = [stored.message.text for stored in session.history()]
+
+    def answer(messages: list[BaseMessage]) -> BaseMessage:
+        if happens == "a fold":
+            assert session.compact() == "published"
+        else:
+            session.append({"role": "user", "content": "Of another request."})
+        return AIMessage("Yes.")
+
+    chain: Any = RunnableWithMessageHistory(
+        RunnableLambda(answer, afunc=sync_to_async(answer)), ConvMemoryChatMessageHistory
+    )
+    config: Any = {"configurable": {"session_id": key}}
+    if is_async:
+        async_to_sync(chain.ainvoke)([HumanMessage("Sure?")], config)
+    else:
+        chain.invoke([HumanMessage("Sure?")], config)
+
+    others = ["Of another request."] if happens == "an append" else []
+    assert [stored.message.text for stored in session.history()] == [*before, *others, "Sure?", "Yes."]
 
 
 def test_asynchronous_twins() -> None:
@@ -304,12 +378,20 @@ MESSAGES: st.SearchStrategy[BaseMessage] = st.one_of(
 )
 
 
+def with_ids(message: BaseMessage) -> BaseMessage:
+    """The message as it comes back: a call without an id has one."""
+    calls = [*message.tool_calls, *message.invalid_tool_calls] if isinstance(message, AIMessage) else []
+    for call in calls:
+        call["id"] = call["id"] or "call"
+    return message
+
+
 @given(st.lists(st.lists(MESSAGES, max_size=4), max_size=3))
 def test_any_messages_come_back_equal(batches: list[list[BaseMessage]]) -> None:
     history = new_history("large", view="history")
     for batch in batches:
         history.add_messages(batch)
 
-    assert history.messages == [message for batch in batches for message in batch]
+    assert history.messages == [with_ids(message) for batch in batches for message in batch]
     history.view = "context"
     _ = history.messages  # A random order is valid, too.

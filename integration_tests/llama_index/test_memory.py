@@ -138,7 +138,7 @@ def test_set_replaces_the_messages() -> None:
     memory.set([ChatMessage("b"), ChatMessage("c")])
     assert memory.get_all() == [ChatMessage("b"), ChatMessage("c")]
     with pytest.raises(InvalidMessage):
-        memory.set([ChatMessage("d"), ChatMessage("\0")])
+        memory.set([ChatMessage("d"), ChatMessage("a", additional_kwargs={"b": object()})])
     assert len(memory.get_all()) == 2
     memory.set([])
     assert memory.get_all() == []
@@ -227,6 +227,25 @@ def test_calls_of_older_integrations_are_calls() -> None:
     assert memory.get() == [asks, result]
 
 
+@pytest.mark.parametrize("call_id", ["", "same", None])
+def test_calls_with_one_id_or_none_are_all_given_with_their_results(call_id: str | None) -> None:
+    memory = new_memory("large")
+    answered = "look_up" if call_id is None else call_id
+    blocks = [ToolCallBlock(tool_call_id=call_id, tool_name="look_up", tool_kwargs={"word": each}) for each in "ab"]
+    results = [ChatMessage(role="tool", content=each, additional_kwargs={"tool_call_id": answered}) for each in "ab"]
+    memory.put_messages([ChatMessage("?"), ChatMessage(role="assistant", blocks=blocks), *results])
+
+    _, asks, *answers = memory.get()
+
+    assert memory.get() == memory.get_all()
+    assert [block.tool_kwargs for block in asks.blocks if isinstance(block, ToolCallBlock)] == [
+        {"word": "a"},
+        {"word": "b"},
+    ]
+    assert [answer.content for answer in answers] == ["a", "b"]
+    assert {answer.additional_kwargs["tool_call_id"] for answer in answers} == {answered or "call"}
+
+
 def test_a_session_of_somebody_comes_back_from_the_context_of_a_workflow() -> None:
     ada = get_user_model().objects.create_user("ada")
     memories = [ConvMemory("main", owner=ada), ConvMemory("main", visitor="v"), ConvMemory("main")]
@@ -244,9 +263,9 @@ def test_a_session_of_somebody_comes_back_from_the_context_of_a_workflow() -> No
 def test_what_is_refused() -> None:
     memory = new_memory()
     memory.put_messages([])
-    for bad in (ChatMessage("a\0b"), ChatMessage("a", additional_kwargs={"b": object()})):
-        with pytest.raises(InvalidMessage):
-            memory.put_messages([ChatMessage("a"), bad])
+    bad = ChatMessage("a", additional_kwargs={"b": object()})
+    with pytest.raises(InvalidMessage):
+        memory.put_messages([ChatMessage("a"), bad])
     assert memory.get() == []
 
 

@@ -347,12 +347,11 @@ def test_wrong_arguments_are_refused(arguments: Any, error: type[Exception]) -> 
         ConvMemorySession(**{"session_id": "main", **arguments})
 
 
-@pytest.mark.parametrize("text", ["a\0b", "\ud83d", "x" * 20_000_000], ids=["NUL", "a lone surrogate", "oversized"])
-def test_what_no_database_can_store_is_an_error_and_stores_nothing(text: str) -> None:
+def test_an_item_that_is_too_large_is_an_error_and_stores_nothing() -> None:
     session = ConvMemorySession("main")
 
     with pytest.raises(InvalidMessage):
-        add(session, user("Before."), user(text))
+        add(session, user("Before."), user("x" * 20_000_000))
 
     assert get(session) == []
 

@@ -114,7 +114,7 @@ def _part(part: Mapping[str, Any], role: str) -> list[dict[str, Any]]:
 
 def accepted(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
     """Return ``messages`` in chat-completions form, with names that OpenAI accepts and without empty fields."""
-    wire = [message.to_openai() for message in messages]
+    wire = [message.as_stored() for message in messages]
     # Usually each message is a role and a content, which every server accepts.
     unusual = [fields for fields in wire if len(fields) != 2 or not fields.get("content")]
     names = accepted_names(messages) if unusual else {}
@@ -123,6 +123,8 @@ def accepted(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
             fields["name"] = names[fields["name"]]
         if not fields.get("tool_calls", True):
             del fields["tool_calls"]
+        for form in chat_messages.OWN_FORMS:
+            fields.pop(form, None)
         for call in fields.get("tool_calls", ()):
             form = "custom" if isinstance(call.get("custom"), dict) else "function"
             name, arguments = calls.name_and_arguments(call)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from django_convmemory.context.wire import forms
 from django_convmemory.exceptions import InvalidMessage
-from django_convmemory.messages import ChatMessage, freeze
+from django_convmemory.messages import ChatMessage, freeze, storable
 
 logger = logging.getLogger(__name__)
 
@@ -50,10 +50,10 @@ def read(result: Any) -> list[Reply]:
     if isinstance(result, (list, tuple)):
         return [reply for one in result for reply in read(one)]
     if isinstance(result, str):
-        return [Reply(ChatMessage.ai(_storable(result)))]
+        return [Reply(ChatMessage.ai(storable(result)))]
     if isinstance(result, ChatMessage):
         return [Reply(message) for message in forms.chat_messages([result])]
-    plain = _storable(_plain(result))
+    plain = storable(_plain(result))
     usage = _usage(plain.get("usage"))
     if "choices" in plain or hasattr(result, "choices"):
         choice: Mapping[str, Any] = next(iter(plain.get("choices") or ()), {})
@@ -77,20 +77,6 @@ def _plain(value: Any) -> Mapping[str, Any]:
     if hasattr(value, "model_dump") and not isinstance(value, type):
         value = value.model_dump(mode="json", exclude_unset=True, warnings=False)
     return value if isinstance(value, Mapping) else {}
-
-
-def _storable(value: Any) -> Any:
-    """Return a value of JSON without what no database stores: NUL, and halves of surrogate pairs.
-
-    Two halves that follow each other are joined. So a reply is never lost because of a character.
-    """
-    if isinstance(value, str):
-        if value.isascii():
-            return value.replace("\0", "")
-        return value.replace("\0", "").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    if isinstance(value, Mapping):
-        return {_storable(name): _storable(item) for name, item in value.items()}
-    return [_storable(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def _usage(reported: Any) -> Mapping[str, Any] | None:
@@ -160,7 +146,7 @@ class Chunks:
         """Add a chunk: a text, a chunk of a client, or a whole reply. Return the text that it adds."""
         text = self._half + (chunk if isinstance(chunk, str) else self._read(chunk))
         self._half = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" else ""
-        added: str = _storable(text[: len(text) - len(self._half)])
+        added: str = storable(text[: len(text) - len(self._half)])
         self.text += added
         return added
 
@@ -259,9 +245,9 @@ class Chunks:
         if self._blocks:
             blocks = [block for index in sorted(self._blocks) for block in self._whole_block(self._blocks[index])]
             own = {**self._own, "stop_reason": self._reason}
-            return [Reply(forms.of_anthropic(_storable({"content": blocks, **own}))[0], usage, cut_off)]
+            return [Reply(forms.of_anthropic(storable({"content": blocks, **own}))[0], usage, cut_off)]
         calls = [call for call in self._calls.values() if self.ended]
-        return [Reply(_message(self.text, _storable(calls), extra=_storable(self._more)), usage, cut_off)]
+        return [Reply(_message(self.text, storable(calls), extra=storable(self._more)), usage, cut_off)]
 
     def _whole_block(self, block: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         """Return one of Anthropic's blocks, or nothing if the message was cut off before its end."""

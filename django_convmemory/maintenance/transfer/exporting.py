@@ -151,7 +151,7 @@ def _transcribe(session_id: int, using: str, transcript: _Transcript) -> bool:
         )
         if note:
             transcript.add("notes", f'"{position}":{_json(note)}')
-        transcript.add("messages", _json(message.to_openai(own_forms=True)))
+        transcript.add("messages", _json(message.as_stored()))
         transcript.add("ids", f'"{public_id}"')
     return epochs.first() == epoch
 
