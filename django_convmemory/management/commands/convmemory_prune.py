@@ -164,12 +164,14 @@ def _versions(seconds: int, using: str, aliases: list[str], options: dict[str, A
         return counted(0, "version")
     sessions = models.Session.objects.using(using).filter(alias__in=aliases, last_version__gt=0)
     for first, last in _id_ranges(sessions, batch):
-        rows = versions.filter(session_id__gte=first, session_id__lte=last).order_by("session_id", "version")
-        rows = rows.values_list("session_id", "session__current_version", *_VERSION_COLUMNS).iterator(chunk_size=1000)
+        in_range = versions.filter(session_id__gte=first, session_id__lte=last).order_by("session_id", "version")
+        rows = in_range.values_list("session_id", "session__current_version", *_VERSION_COLUMNS)
         # All rows are read before some of them are deleted.
         numbers = {
             session_id: len(_unneeded(current, (row[2:] for row in session_rows), before))
-            for (session_id, current), session_rows in itertools.groupby(rows, key=operator.itemgetter(0, 1))
+            for (session_id, current), session_rows in itertools.groupby(
+                rows.iterator(chunk_size=1000), key=operator.itemgetter(0, 1)
+            )
         }
         for session_id, number in numbers.items():
             if number:
