@@ -15,7 +15,6 @@ from typing import Any
 
 from django.conf import settings
 from django.db import router
-from django.db.models import DateTimeField
 from rest_framework import ISO_8601, serializers
 
 from django_convmemory import clock, models
@@ -218,10 +217,11 @@ class StrictSerializer(serializers.Serializer[Any]):
         return {name: field.get_initial() for name, field in self.fields.items() if field.required}
 
 
-class RowSerializer(serializers.ModelSerializer[Any]):
-    """A row of the database, as the API shows it."""
+class IsSet(serializers.BooleanField):
+    """Whether a column has a value."""
 
-    serializer_field_mapping = {**serializers.ModelSerializer.serializer_field_mapping, DateTimeField: Time}
+    def get_attribute(self, instance: Any) -> bool:
+        return super().get_attribute(instance) is not None
 
 
 class PageQuery(StrictSerializer):

@@ -27,43 +27,31 @@ class ContextQuery(base.StrictSerializer):
     format = base.Choice(choices=["messages", "openai", "text"], default="messages")
 
 
-class SummarySerializer(base.RowSerializer):
+class SummarySerializer(serializers.Serializer[Any]):
     """A version of the summary. It covers the conversation up to and including ``last_position``."""
 
-    part = serializers.SerializerMethodField()
+    version = serializers.IntegerField()
+    parent_version = serializers.IntegerField(allow_null=True)
+    first_position = serializers.IntegerField()
+    last_position = serializers.IntegerField()
+    text = serializers.CharField()
+    tokens = serializers.IntegerField()
+    model = serializers.CharField()
+    shortened = serializers.BooleanField()
+    fallback = serializers.BooleanField()
+    stand_in = serializers.BooleanField(
+        help_text="The fallback made it because the model was unavailable. It will be rebuilt."
+    )
+    carried = serializers.BooleanField(
+        help_text="No model summarized these messages. The text is that of the version before."
+    )
+    cut = serializers.BooleanField(help_text="A message was too long, and its rest is not in the text.")
+    part = base.IsSet(
+        source="part_end", help_text="It ends within the exchange that ends at `last_position`. No context shows it."
+    )
+    building = serializers.BooleanField(help_text="It is not finished, and no context shows it.")
     valid = serializers.SerializerMethodField()
-
-    class Meta:
-        model = models.Summary
-        extra_kwargs = {
-            "stand_in": {"help_text": "The fallback made it because the model was unavailable. It will be rebuilt."},
-            "carried": {"help_text": "No model summarized these messages. The text is that of the version before."},
-            "cut": {"help_text": "A message was too long, and its rest is not in the text."},
-            "building": {"help_text": "It is not finished, and no context shows it."},
-        }
-        fields = [
-            "version",
-            "parent_version",
-            "first_position",
-            "last_position",
-            "text",
-            "tokens",
-            "model",
-            "shortened",
-            "fallback",
-            "stand_in",
-            "carried",
-            "cut",
-            "part",
-            "building",
-            "valid",
-            "created_at",
-        ]
-        read_only_fields = fields
-
-    def get_part(self, summary: models.Summary) -> bool:
-        """Whether it ends within the exchange that ends at ``last_position``. No context shows it."""
-        return summary.part_end is not None
+    created_at = base.Time()
 
     def get_valid(self, summary: models.Summary) -> bool:
         return summary.invalidated_at is None
@@ -115,7 +103,7 @@ class HitSessionSerializer(serializers.Serializer[Any]):
     id = serializers.UUIDField(source="public_id")
     url = serializers.SerializerMethodField()
     title = serializers.CharField()
-    archived = serializers.SerializerMethodField()
+    archived = base.IsSet(source="archived_at")
 
     def to_representation(self, hit: Hit) -> Any:
         # A hit has the name of its session. The view has read the rows of these names.
@@ -124,9 +112,6 @@ class HitSessionSerializer(serializers.Serializer[Any]):
     def get_url(self, session: models.Session) -> str:
         url: str = self.context["url"]("session", session)
         return url
-
-    def get_archived(self, session: models.Session) -> bool:
-        return session.archived_at is not None
 
 
 class HitSerializer(QuoteSerializer):

@@ -23,52 +23,31 @@ MAX_TEXT = 200
 _LONGEST_WIRE = 20_000
 
 
-class SessionSerializer(base.RowSerializer):
+class SessionSerializer(serializers.Serializer[Any]):
     """A session."""
 
-    id = serializers.UUIDField(source="public_id", read_only=True)
-    state = serializers.ChoiceField(choices=models.SessionState.choices, read_only=True)
-    messages = serializers.IntegerField(source="last_position", read_only=True)
-    tokens = serializers.SerializerMethodField()
-    metadata = base.JSONObject(read_only=True)
+    id = serializers.UUIDField(source="public_id")
     url = serializers.SerializerMethodField()
-    archived = serializers.SerializerMethodField()
-    starred = serializers.SerializerMethodField()
+    alias = serializers.CharField()
+    key = serializers.CharField()
+    title = serializers.CharField()
+    metadata = base.JSONObject()
+    archived = base.IsSet(source="archived_at")
+    starred = base.IsSet(source="starred_at")
+    state = serializers.ChoiceField(choices=models.SessionState.choices)
+    messages = serializers.IntegerField(source="last_position")
+    tokens = serializers.SerializerMethodField()
+    covered_position = serializers.IntegerField()
+    current_version = serializers.IntegerField()
     forked_from = serializers.SerializerMethodField()
-
-    class Meta:
-        model = models.Session
-        fields = [
-            "id",
-            "url",
-            "alias",
-            "key",
-            "title",
-            "metadata",
-            "archived",
-            "starred",
-            "state",
-            "messages",
-            "tokens",
-            "covered_position",
-            "current_version",
-            "forked_from",
-            "fork_position",
-            "revision",
-            "created_at",
-            "updated_at",
-        ]
-        read_only_fields = fields
+    fork_position = serializers.IntegerField(allow_null=True)
+    revision = serializers.IntegerField()
+    created_at = base.Time()
+    updated_at = base.Time()
 
     def get_url(self, session: models.Session) -> str:
         url: str = self.context["url"]("session", session)
         return url
-
-    def get_archived(self, session: models.Session) -> bool:
-        return session.archived_at is not None
-
-    def get_starred(self, session: models.Session) -> bool:
-        return session.starred_at is not None
 
     def get_forked_from(self, session: models.Session) -> uuid.UUID | None:
         """The id of the session that this one is a copy of. Null also if that session is not yours."""
@@ -111,10 +90,6 @@ class ListedSessionSerializer(SessionSerializer):
     """A session in a list. ``last_message`` is null if it has no messages."""
 
     last_message = serializers.SerializerMethodField()
-
-    class Meta(SessionSerializer.Meta):
-        fields = [*SessionSerializer.Meta.fields, "last_message"]
-        read_only_fields = fields
 
     def get_last_message(self, session: models.Session) -> dict[str, Any] | None:
         preview: dict[str, Any] | None = self.context["last_messages"].get(session.pk)
@@ -180,35 +155,24 @@ class Lag(TypedDict):
     tokens: int
 
 
-class StatusSerializer(base.RowSerializer):
+class StatusSerializer(serializers.Serializer[Any]):
     """The state of a session's compaction."""
 
-    state = serializers.ChoiceField(choices=models.SessionState.choices, read_only=True)
+    state = serializers.ChoiceField(choices=models.SessionState.choices)
     pause = serializers.ChoiceField(
         choices=models.AliasState.REASONS,
         allow_null=True,
-        read_only=True,
         help_text="Why the model of the session's memory is not called now, or null if it is.",
     )
+    due_since = base.Time(allow_null=True)
     lag = serializers.SerializerMethodField()
+    attempts = serializers.IntegerField()
+    next_attempt_at = base.Time(allow_null=True)
     last_error = serializers.SerializerMethodField()
-
-    class Meta:
-        model = models.Session
-        fields = [
-            "state",
-            "pause",
-            "due_since",
-            "lag",
-            "attempts",
-            "next_attempt_at",
-            "last_error",
-            "last_position",
-            "covered_position",
-            "current_version",
-            "revision",
-        ]
-        read_only_fields = fields
+    last_position = serializers.IntegerField()
+    covered_position = serializers.IntegerField()
+    current_version = serializers.IntegerField()
+    revision = serializers.IntegerField()
 
     def get_lag(self, session: models.Session) -> Lag:
         """The messages and tokens that no summary covers yet."""

@@ -165,12 +165,13 @@ def _versions(seconds: int, using: str, aliases: list[str], options: dict[str, A
     sessions = models.Session.objects.using(using).filter(alias__in=aliases, last_version__gt=0)
     for first, last in _id_ranges(sessions, batch):
         in_range = versions.filter(session_id__gte=first, session_id__lte=last).order_by("session_id", "version")
-        columns = ("session_id", "session__current_version", *_VERSION_COLUMNS)
-        rows = in_range.values_list(*columns).iterator(chunk_size=1000)
+        rows = in_range.values_list("session_id", "session__current_version", *_VERSION_COLUMNS)
         # All rows are read before some of them are deleted.
         numbers = {
             session_id: len(_unneeded(current, (row[2:] for row in session_rows), before))
-            for (session_id, current), session_rows in itertools.groupby(rows, key=operator.itemgetter(0, 1))
+            for (session_id, current), session_rows in itertools.groupby(
+                rows.iterator(chunk_size=1000), key=operator.itemgetter(0, 1)
+            )
         }
         for session_id, number in numbers.items():
             if number:
