@@ -55,7 +55,14 @@ class Order:
 
     def save(self) -> None: ...
 """
-    }
+    },
+    "mysite": {
+        "views": """
+from django_convmemory.operations.turns import Turn
+
+def ask(turn: Turn) -> object: ...
+"""
+    },
 }
 
 

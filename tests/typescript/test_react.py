@@ -90,12 +90,12 @@ def page(settings: Any, monkeypatch: pytest.MonkeyPatch, ann: User, browser: Bro
     """A window of a user who is logged in. An error in the script fails the test."""
     for name, value in {"words": "Take the slow train.", "pace": 0.01, "error": None}.items():
         monkeypatch.setattr(Speech, name, value)
-    loaders = [("django.template.loaders.locmem.Loader", {"chat.html": compiler.code_of(TEXT, "html")})]
+    loaders = [("django.template.loaders.locmem.Loader", {"react_chat.html": compiler.code_of(TEXT, "html")})]
     engine = {"BACKEND": "django.template.backends.django.DjangoTemplates", "OPTIONS": {"loaders": loaders}}
     urls: Any = types.ModuleType("urls")
     urls.urlpatterns = [
         path("api/memory/", include("django_convmemory.api.urls")),
-        path("chat/", login_required(TemplateView.as_view(template_name="chat.html"))),
+        path("react-chat/", login_required(TemplateView.as_view(template_name="react_chat.html"))),
     ]
     settings.TEMPLATES, settings.ROOT_URLCONF, settings.ALLOWED_HOSTS = [engine], urls, ["127.0.0.1"]
     settings.CONVMEMORY_API = {"RESPONDER": f"{__name__}.ask"}
@@ -111,7 +111,7 @@ def page(settings: Any, monkeypatch: pytest.MonkeyPatch, ann: User, browser: Bro
         )
         window, wrong = context.new_page(), []
         window.on("pageerror", lambda error: wrong.append(str(error)))
-        window.chat = f"{site}/chat/"  # type: ignore[attr-defined]
+        window.chat = f"{site}/react-chat/"  # type: ignore[attr-defined]
         yield window
         context.close()
         assert wrong == []
