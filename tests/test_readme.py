@@ -26,6 +26,7 @@ from django_convmemory import models
 from django_convmemory.memory import memories
 from django_convmemory.operations.turns import Turn
 from django_convmemory.rules.options import Options
+from tests import projects
 from tests.openai_server import Behaviour, OpenAIServer
 from tests.test_changes_at_once import InThread
 
@@ -106,6 +107,17 @@ def test_settings() -> None:
     from django_convmemory import tasks
 
     assert {entry["task"] for entry in namespace["CELERY_BEAT_SCHEDULE"].values()} == {tasks.sweep.name}
+
+
+@pytest.mark.django_db
+def test_settings_without_a_broker(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    [scheduler] = re.findall(r'`("SCHEDULER": .*?})`', README)
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    settings.DEBUG, settings.CONVMEMORY = True, module_of("settings.py")["CONVMEMORY"]
+    with projects.project(""):
+        assert "convmemory.W008" in {message.id for message in checks.run_checks(databases=["default"])}
+        settings.CONVMEMORY = {"default": settings.CONVMEMORY["default"] | json.loads(f"{{{scheduler}}}")}
+        assert "convmemory.W008" not in {message.id for message in checks.run_checks(databases=["default"])}
 
 
 class Site:

@@ -561,6 +561,10 @@ def test_a_reply_that_was_cut_off_is_kept_and_replaced(memory: ConversationMemor
         list(memory.stream_answer("s", "Hi", lambda turn: (1 // number for number in range(1)), key="k"))
     assert stored(memory)[1:] == [("assistant", "Good day", 1, "lost")]
     lost(iter(["Nothing"])).close()
+    # Without a question, the newest one is answered: it has no whole reply.
+    assert memory.answer("s", None, says("Hello there.")).text == "Hello there."
+    assert stored(memory) == [("user", "Hi", None, None), ("assistant", "Hello there.", 1, "")]
+    memory.truncate("s", 1)
     # A server that gives no reason ends with the usage.
     other = memory.session("other").stream_answer("Hi", lambda turn: Client(chunk("He"), chunk("llo"), USAGE))
     assert (list(other), other.turn.cut_off) == (["He", "llo"], "")

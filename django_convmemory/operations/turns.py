@@ -380,7 +380,8 @@ class Turns(Load):
     def answer(self, *asked: Any, **options: Any) -> Turn:
         """Store ``question``, ask the model, and store its reply. Return the turn.
 
-        - ``question``: a text, a message, a list of content parts, or None for the newest question without a reply.
+        - ``question``: a text, a message, or a list of content parts. None: the newest question, if it has no reply or
+          one that was lost, which the new one replaces.
         - ``ask``: a function of the open :class:`Turn`, which asks the model with ``turn.context``. It returns a reply
           of the ``openai`` or ``anthropic`` client, a text, a message, or a list of these.
         - ``key``: a retry with the same key and question returns the stored reply. The model is not asked again.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 import re
 from typing import Any, get_args
@@ -51,6 +52,26 @@ def test_the_requests_of_the_page_succeed_in_order(api: APIClient, settings: Any
             known["message"] = response.json()["messages"][0]["id"]
         known["etag"] = response.headers.get("ETag", known.get("etag", ""))
     assert statuses == [201, 201, 200, 200, 201, *[200] * 3, 304, 200, 200, 201, 201]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_page_shows_what_a_turn_returns(api: APIClient, settings: Any) -> None:
+    settings.CONVMEMORY_API = {"RESPONDER": f"{__name__}.ask"}
+    session = api.post(ROOT, {}, format="json").json()["url"]
+    api.post(f"{session}messages/", {"messages": [{"role": "user", "content": "Hi"}]}, format="json")
+    answer = api.post(f"{session}turns/", {"message": {"content": "And where do we sleep?"}}, format="json")
+    [(tag, shown)] = re.findall(r"```http\nHTTP/1.1 201 Created\nETag: (.*?)\n\n(.*?)```", PAGE, re.DOTALL)
+    assert re.fullmatch(re.sub(r"\d+", r"\\d+", tag), answer["ETag"])
+    assert contains(answer.json(), json.loads(shown))
+
+
+def contains(value: Any, shown: Any) -> bool:
+    """Whether a value has what a shortened one shows."""
+    if isinstance(shown, dict):
+        return all(contains(value[name], shown[name]) for name in shown)
+    if isinstance(shown, list):
+        return len(value) == len(shown)
+    return shown in ("…", value)
 
 
 def test_the_page_names_every_address() -> None:

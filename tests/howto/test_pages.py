@@ -298,16 +298,16 @@ def test_deleting(ann: User, tmp_path: pathlib.Path) -> None:
 
 def test_the_front_end_is_served(settings: Any, ann: User) -> None:
     page = re.findall(r"```html\n(.*?)```", PAGES["react"], re.DOTALL)[0]
-    loaders = [("django.template.loaders.locmem.Loader", {"chat.html": page})]
+    loaders = [("django.template.loaders.locmem.Loader", {"react_chat.html": page})]
     engine = {"BACKEND": "django.template.backends.django.DjangoTemplates", "OPTIONS": {"loaders": loaders}}
     settings.TEMPLATES = [engine]
     urls: Any = ModuleType("urls")
     urls.urlpatterns = module_of("react", "urls.py")["urlpatterns"]
     settings.ROOT_URLCONF = urls
     client = Client()
-    assert client.get("/chat/").headers["Location"].startswith(f"{settings.LOGIN_URL}?")
+    assert client.get("/react-chat/").headers["Location"].startswith(f"{settings.LOGIN_URL}?")
     client.force_login(ann)
-    shown = client.get("/chat/")
+    shown = client.get("/react-chat/")
     assert f'src="{static("chat.js")}"' in shown.content.decode()
     assert "csrftoken" in shown.cookies
     assert client.get("/api/memory/sessions/").status_code == 200
