@@ -129,8 +129,8 @@ class QueueScheduler:
         return None
 
 
-class ScriptedMemories:
-    """The script and the queue of a test, while the memories of the settings are scripted.
+class ScriptedMemories(QueueScheduler):
+    """The script and the queue of a test, while the memories of the settings are scripted. It is their scheduler.
 
     - ``requests`` lists the requests to the model, in order, as
       :class:`~django_convmemory.chat_models.base.ChatRequest`.
@@ -141,20 +141,12 @@ class ScriptedMemories:
     """
 
     def __init__(self, replies: Iterable[Reply]) -> None:
+        super().__init__()
         self.failures: list[AssertionError] = []
         self.allow_unused_replies = False
         self._model = _RecordingModel(replies, self.failures)
-        self._scheduler = QueueScheduler()
+        self.requests = self._model.requests
         self._test_failed = False
-
-    @property
-    def requests(self) -> list[ChatRequest]:
-        return self._model.requests
-
-    @property
-    def queued(self) -> list[Queued]:
-        """The sessions that are due and not folded yet, in order, as :class:`Queued`."""
-        return self._scheduler.queued
 
     def reply(self, *replies: Reply) -> None:
         """Queue the model's next replies, after those that are queued already.
@@ -165,19 +157,13 @@ class ScriptedMemories:
         """
         self._model.add(*replies)
 
-    def run(self) -> list[Outcome]:
-        """Fold the queued sessions and return the outcome of each, as :meth:`QueueScheduler.run` does."""
-        return self._scheduler.run()
-
-    arun = asynchronous(run)
-
     @contextlib.contextmanager
     def _installed(self) -> Iterator[None]:
         """Script the memories of the settings, and keep every other memory from the network."""
 
         def script(memory: ConversationMemory) -> Callable[[], None]:
             originals = memory.model, memory.fallback, memory.scheduler
-            memory.scheduler = self._scheduler
+            memory.scheduler = self
             # In a test no task is on its way.
             memory.swept_after = 0.0
             if memory.model is not None:

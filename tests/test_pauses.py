@@ -258,7 +258,7 @@ def test_compact_now_says_that_the_memory_is_paused(
 def test_retry_tries_a_paused_model_with_one_session(
     wrong_key: list[models.Session], convmemory: ScriptedMemories
 ) -> None:
-    convmemory._scheduler._queue.clear()
+    convmemory._queue.clear()
     client = staff("view_session", "change_session")
     text = client.post(f"{LIST}retry/", follow=True).content.decode()
     assert "A worker was asked to compact 1 session." in text

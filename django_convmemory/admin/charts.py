@@ -6,10 +6,6 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from django.utils.html import format_html_join
-
-from django_convmemory.templatetags import convmemory
-
 WIDTH, HEIGHT, MARGIN = 720, 220, 8
 COLUMNS_HEIGHT = 120
 # The summaries have lines from top to bottom up to this number. More of them have ticks at the bottom.
@@ -51,12 +47,6 @@ class TokenChart:
     rows: Sequence[tuple[int, int, int]]
     width: int = WIDTH
     height: int = HEIGHT
-
-    @property
-    def table(self) -> str:
-        """The rows as HTML. A template would take much of a page's time for them."""
-        rows = ((position, *map(convmemory.number, tokens)) for position, *tokens in self.rows)
-        return format_html_join("", "<tr><td>{}</td><td>{}</td><td>{}</td></tr>", rows)
 
 
 def positions(last: int, count: int = 18) -> list[int]:

@@ -187,14 +187,6 @@ class PhraseSearch:
 # In several sessions.
 
 
-class FoundMessage(NamedTuple):
-    """A message that was found. ``before`` is the parameter of its session's page that shows it."""
-
-    session: models.Session
-    hit: Hit
-    before: int
-
-
 @dataclasses.dataclass
 class TextSearch:
     """What is found of ``text`` in the messages of ``sessions``, the rows that the user may see in the list.
@@ -252,15 +244,11 @@ class TextSearch:
         return [hit for hits in self._by_memory for hit in hits if hit.marks]
 
     @cached_property
-    def hits(self) -> list[FoundMessage]:
-        """The messages, the best ones of each memory first."""
+    def hits(self) -> list[tuple[models.Session, Hit, int]]:
+        """The messages, the best ones first: the session, the hit, and ``before`` of the page that shows it."""
         by_id: dict[Any, models.Session] = {session.pk: session for session in self.searched}
         best = sorted(self._having, key=lambda hit: -hit.score)[:SHOWN]
-        sessions = [by_id[hit.session.row_id] for hit in best]
-        return [
-            FoundMessage(session, hit, page_of(session, hit.position))
-            for session, hit in zip(sessions, best, strict=True)
-        ]
+        return [(session := by_id[hit.session.row_id], hit, page_of(session, hit.position)) for hit in best]
 
     @property
     def more(self) -> bool:

@@ -23,8 +23,8 @@ MESSAGES = 20
 MAX_TEXT, MAX_WIRE = 20_000, 500_000
 # Characters of what a provider reported about a reply that are read.
 MAX_USAGE = 20_000
-# A call is shown opened if its arguments have fewer characters.
-SHORT = 400
+# Characters of the name of a tool that are shown.
+MAX_NAME = 400
 # The number of parts of a message, and of tool calls, that are shown.
 MAX_PARTS = 100
 CUT_OFF = {
@@ -42,11 +42,6 @@ class Call(NamedTuple):
     id: str
     name: str
     arguments: str
-
-    @property
-    def is_short(self) -> bool:
-        """Whether the call is shown opened."""
-        return len(self.arguments) < SHORT
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,7 +120,7 @@ def bubble(row: Any, explained: Explained) -> Bubble:
         row,
         explained,
         texts=[text[:MAX_TEXT] for text in texts],
-        calls=[Call(call.id, call.name[:SHORT], call.arguments[:MAX_TEXT]) for call in calls[:MAX_PARTS]],
+        calls=[Call(call.id, call.name[:MAX_NAME], call.arguments[:MAX_TEXT]) for call in calls[:MAX_PARTS]],
         cut=row.large
         or any(len(text) > MAX_TEXT for text in [*texts, *(call.arguments for call in calls)])
         or max(len(parts), len(calls)) > MAX_PARTS,

@@ -40,7 +40,7 @@ def search(client: Client, term: str, **parameters: str) -> TextSearch:
 
 
 def said(found: TextSearch) -> list[tuple[str, int]]:
-    return [(hit.session.key, hit.hit.position) for hit in found.hits]
+    return [(session.key, hit.position) for session, hit, _before in found.hits]
 
 
 def test_titles_and_keys_of_the_newest_sessions_are_found(anna: User, monkeypatch: pytest.MonkeyPatch) -> None:

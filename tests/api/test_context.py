@@ -135,7 +135,7 @@ def test_a_worker_folds_after_a_request_to_compact(
     api: APIClient, chat: SessionHandle, convmemory: ScriptedMemories
 ) -> None:
     chat.append(*[ChatMessage.human("word " * 50) for _ in range(8)])
-    convmemory.run.__self__._scheduler._queue.clear()  # type: ignore[attr-defined]
+    convmemory._queue.clear()
     convmemory.reply("a summary")
     asked = api.post(url_of(chat, "compact/"), {}, format="json")
     assert asked.status_code == 202

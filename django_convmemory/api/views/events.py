@@ -348,7 +348,15 @@ def _look(streams: list[Stream]) -> dict[Stream, str | None]:
         checks_end = time.monotonic() + CHECKING
         for stream in sorted(streams, key=lambda stream: stream.check_at):
             session = sessions.get((stream.using, stream.session_id))
-            answer = _look_at(stream, session, may_check=time.monotonic() < checks_end)
+            try:
+                answer = stream.look(session, may_check=time.monotonic() < checks_end)
+            except Error:
+                raise
+            except Exception:
+                # For example in a scope class of the site. The other streams go on. It is not raised in this stream,
+                # because Django would not close a response that ends with an error.
+                logger.exception("The stream of the session %s has ended with an error.", stream.session_id)
+                answer = None
             if answer != "":
                 answers[stream] = answer
     except Error:
@@ -360,18 +368,6 @@ def _look(streams: list[Stream]) -> dict[Stream, str | None]:
         # As at the end of a request: CONN_MAX_AGE decides.
         close_old_connections()
     return answers
-
-
-def _look_at(stream: Stream, session: models.Session | None, *, may_check: bool) -> str | None:
-    try:
-        return stream.look(session, may_check=may_check)
-    except Error:
-        raise
-    except Exception:
-        # For example in a scope class of the site. The other streams go on. It is not raised in this stream, because
-        # Django would not close a response that ends with an error.
-        logger.exception("The stream of the session %s has ended with an error.", stream.session_id)
-        return None
 
 
 def _sessions(streams: Iterable[Stream]) -> Iterator[tuple[tuple[str, int], models.Session]]:

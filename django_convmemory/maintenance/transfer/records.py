@@ -233,7 +233,7 @@ def parse(place: str, value: Any) -> Record:
     for field in ("key", "messages"):
         if field not in value:
             raise ValueError(f"the record has no {field!r}. Add it.")
-    texts = {
+    texts: dict[str, Any] = {
         field: check_text(_typed(value[field], str, field), field)
         for field in ("key", "owner", "visitor", "title")
         if field in value
@@ -252,23 +252,22 @@ def parse(place: str, value: Any) -> Record:
                 f"there is a note on position {position!r:.100}, but positions are 1 to {len(messages)}. "
                 "Correct or remove it."
             )
-    created_at = _time(value["created_at"], "created_at") if "created_at" in value else None
+    times: dict[str, Any] = {
+        field: _time(value[field], field) for field in ("created_at", "archived_at", "starred_at") if field in value
+    }
+    created_at = times.pop("created_at", None)
     recorded = [
         _message(message, notes.get(str(position), {}), position, created_at)
         for position, message in enumerate(messages, 1)
     ]
-    archived_at, starred_at = (
-        _time(value[field], field) if field in value else None for field in ("archived_at", "starred_at")
-    )
     return Record(
         place=place,
         messages=recorded,
         metadata=metadata,
-        archived_at=archived_at,
-        starred_at=starred_at,
         ids=_ids(value["ids"], len(messages)) if "ids" in value else None,
         used_keys=_used_keys(value.get("used_keys", []), len(messages)),
         **texts,
+        **times,
     )
 
 

@@ -168,8 +168,6 @@ def _records(name: str) -> Iterator[Iterator[Record]]:
         with pathlib.Path(name).open(encoding="utf-8-sig", errors="surrogateescape") as file:
             yield read(file)
         return
-    if sys.stdin is None:
-        raise OSError("it is closed")
     text = io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8-sig", errors="surrogateescape")
     try:
         yield read(text)
