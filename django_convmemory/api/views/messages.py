@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import hashlib
+import re
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -168,11 +169,6 @@ class MessageRedaction(ScopedView):
         return Response(self.guarded(redact, locks=True)._asdict())
 
 
-def _number(text: str) -> int:
-    """Return the position or version that a part of an address names, or 0, which none has."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else 0
-
-
 class ContextDetail(TaggedView):
     """The context: what a model is sent next."""
 
@@ -237,7 +233,8 @@ class SummaryDetail(ScopedView):
     """One version of the summary."""
 
     def get(self, request: Request, session_id: str, version: str) -> Response:
-        row = self.session.convmemory_summaries.using(self.using).filter(version=_number(version)).first()
+        rows = self.session.convmemory_summaries.using(self.using)
+        row = rows.filter(version=version).first() if re.fullmatch("[0-9]{1,15}", version) else None
         if row is None:
             raise Problem(404, "unknown_version", "The session has no summary with this version.")
         return Response(contexts.SummarySerializer(row).data)

@@ -6,7 +6,7 @@ import copy
 import math
 import uuid
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from django.contrib.auth import get_user_model
 from django.core.exceptions import ValidationError
@@ -24,9 +24,6 @@ from django_convmemory.scheduling import NullScheduler
 from django_convmemory.search import indexing
 from django_convmemory.store import transactions
 from django_convmemory.store.orm import ORMStore
-
-if TYPE_CHECKING:
-    from django.contrib.auth.base_user import AbstractBaseUser
 
 # The number of messages that are appended at once.
 _BATCH = 1000
@@ -47,7 +44,7 @@ def find_owner(name: str, using: str) -> Any:
             return user
     raise InvalidSession(
         f"There is no user {name!r:.100} in the database {using!r}. An owner is named by what the user logs in with. "
-        "Correct the name."
+        "Correct the name, or create the user first."
     )
 
 
@@ -183,10 +180,8 @@ class Importer:
         tokens, memory = self._tokens(record), self.memory
         if self._find(self._session(record)) is not None:
             return FoldEstimate(0, 0, there=True)
-        if not memory.summarizes:
-            return FoldEstimate(0, 0)
-        threshold = memory.threshold
-        if not threshold.exceeded(tokens=sum(tokens), messages=len(tokens), settled=len(tokens) > 1):
+        threshold, number = memory.threshold, len(tokens)
+        if not (memory.summarizes and threshold.exceeded(tokens=sum(tokens), messages=number, settled=number > 1)):
             return FoldEstimate(0, 0)
         # As if every message were an exchange. The exchanges of tool calls change the result little.
         folded = sum(tokens[: memory.strategy.plan(tokens, range(len(tokens)))])
@@ -210,19 +205,12 @@ class Importer:
     def _session(self, record: Record) -> SessionHandle:
         try:
             if record.owner is not None:
-                return self.memory.session(record.key, owner=self._owner(record.owner, record.place))
+                return self.memory.session(record.key, owner=find_owner(record.owner, self.using))
             if record.visitor is not None:
                 return self.memory.session(record.key, visitor=record.visitor)
             return self.memory.session(record.key)
         except InvalidSession as error:
             raise BadRecord(record.place, str(error)) from None
-
-    def _owner(self, name: str, place: str) -> AbstractBaseUser:
-        try:
-            user: AbstractBaseUser = find_owner(name, self.using)
-        except InvalidSession as error:
-            raise BadRecord(place, f"{error} Or create the user first.") from None
-        return user
 
     def _find(self, session: SessionHandle) -> int | None:
         """Return the primary key of the session, or None if it does not exist or has no messages."""

@@ -5,7 +5,6 @@ A project without a broker needs only this command. With a broker, it finds the 
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import copy
 import dataclasses
@@ -62,7 +61,7 @@ class Command(BaseCommand):
         parser.add_argument("--watch", action="store_true", help="Sweep again and again until SIGTERM or SIGINT.")
         parser.add_argument(
             "--interval",
-            type=_seconds,
+            type=float,
             default=5.0,
             metavar="SECONDS",
             help="With --watch: the pause after a sweep that folded nothing (default: %(default)s).",
@@ -82,6 +81,8 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Sweep once, or until a signal stops the command."""
         limit, verbosity = choices.whole_number(options, "limit", 1), options["verbosity"]
+        if not 0 < options["interval"] < 1e6:
+            raise CommandError(f"--interval is {options['interval']}. Give seconds above 0.", returncode=2)
         swept = self._memories(options["alias"], inline=options["inline"])
         self._stopped = False
         previous: Counter[str] | None = None
@@ -248,10 +249,3 @@ def _outcome_line(counts: Counter[str]) -> str:
     """
     sessions = ", ".join(f"{counts[name]} {name}" for name in ("sent", "folded", "left", "stalled", "failed"))
     return f"Sessions: {sessions}. Memories: {counts['paused']} paused, {counts['ended early']} ended early."
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value < 1e6:
-        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds above 0")
-    return value
