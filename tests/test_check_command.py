@@ -61,6 +61,15 @@ def test_sessions_without_damage_pass(memory: ConversationSummaryBufferMemory) -
     assert check() == (0, "Checked 2 sessions. Nothing is wrong.\n")
 
 
+def test_a_question_that_was_answered_with_keys_passes() -> None:
+    """The key of an answer has the place of its question."""
+    memory = build(MarkerModel(), 40)
+    memory.append("s", ChatMessage.ai("Hello."), ChatMessage.human("Hi"), idempotency_key="k")
+    turn = memory.answer("s", None, lambda turn: "How are you?", key="l")
+    memory.answer("s", again=turn.question, ask=lambda turn: "What can I do?", key="m")
+    assert check() == (0, "Checked 1 session. Nothing is wrong.\n")
+
+
 def messages(position: int, **changes: Any) -> Callable[[models.Session], Any]:
     return lambda session: session.convmemory_messages.filter(position=position).update(**changes)
 

@@ -218,16 +218,23 @@ class _Examination:
 
     def _used_keys(self) -> Iterator[tuple[str, str]]:
         rows = models.UsedKey.objects.using(self.using).filter(session=self.session, gone_at__isnull=True)
-        keys = rows.order_by("first_position", "key_hash").values_list("first_position", "size")
+        keys = rows.order_by("first_position", "-size", "key_hash").values_list("first_position", "size")
         end = 0
         for first, size in keys:
             last = first + size - 1
+            # The key of an answer has the place of its question, which may have been stored with a key.
+            if size == 1 and first <= end and self._questions(first, end) == [first]:
+                continue
             if not end < first <= last:
                 yield "key", f"an idempotency key has the messages from {first} to {last}, but one before ends at {end}"
             elif last > self.session.last_position:
                 end_of_session = self.session.last_position
                 yield "key", f"an idempotency key has messages through {last}, but the session ends at {end_of_session}"
             end = max(end, last)
+
+    def _questions(self, first: int, last: int) -> list[int]:
+        rows = models.Message.objects.using(self.using).filter(session=self.session, position__range=(first, last))
+        return list(rows.filter(role="user").order_by("position").values_list("position", flat=True))
 
     def _summaries(self, summaries: list[models.Summary]) -> Iterator[tuple[str, str]]:
         by_version = {summary.version: summary for summary in summaries}

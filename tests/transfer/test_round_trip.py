@@ -106,3 +106,17 @@ def test_a_session_that_was_cleared_is_imported_with_its_keys(tmp_path: pathlib.
     call("convmemory_import", tmp_path / "file")
 
     assert chat.append(ChatMessage.human("hello"), idempotency_key="k") == receipt._replace(replayed=True)
+
+
+@pytest.mark.django_db
+def test_a_question_that_was_answered_with_keys_is_imported_with_them(tmp_path: pathlib.Path) -> None:
+    chat = memories["default"].session("a")
+    chat.append(ChatMessage.ai("hello"), ChatMessage.human("hi"), idempotency_key="k")
+    turn = chat.answer(None, lambda turn: "how are you?", key="l")
+    chat.answer(again=turn.question, ask=lambda turn: "what can I do?", key="m")
+    call("convmemory_export", "--output", tmp_path / "file")
+    chat.clear()
+
+    call("convmemory_import", tmp_path / "file")
+
+    assert chat.answer(again=turn.question, ask=lambda turn: "no", key="m").text == "what can I do?"

@@ -265,7 +265,7 @@ def parse(place: str, value: Any) -> Record:
         messages=recorded,
         metadata=metadata,
         ids=_ids(value["ids"], len(messages)) if "ids" in value else None,
-        used_keys=_used_keys(value.get("used_keys", []), len(messages)),
+        used_keys=_used_keys(value.get("used_keys", []), [message.message.role for message in recorded]),
         **texts,
         **times,
     )
@@ -284,16 +284,24 @@ def _ids(value: Any, count: int) -> list[uuid.UUID]:
     return ids
 
 
-def _used_keys(value: Any, last: int) -> list[RecordedKey]:
-    """Return the used keys of a session that ends at the position ``last``."""
+def _used_keys(value: Any, roles: Sequence[str]) -> list[RecordedKey]:
+    """Return the used keys of a session whose messages have these roles."""
     items = enumerate(_typed(value, list, "used_keys"), 1)
-    keys = [_used_key(item, last, f"used key {number}") for number, item in items]
+    keys = [_used_key(item, len(roles), f"used key {number}") for number, item in items]
     if len({key.key_hash for key in keys}) < len(keys):
         raise ValueError("used_keys has a key_hash twice. Remove one of them.")
-    # A question has a key of its own, and one for each time that it was answered again.
-    there = sorted({(key.first_position, key.size) for key in keys if key.gone_at is None})
-    if any(first + size > following for (first, size), (following, _) in itertools.pairwise(there)):
-        raise ValueError("used_keys has two keys for one message. Correct their positions and sizes, or remove one.")
+    end = 0
+    for key in sorted(keys, key=lambda key: (key.first_position, -key.size)):
+        if key.gone_at is not None:
+            continue
+        shared = roles[key.first_position - 1 : end]
+        # The key of an answer has the place of its question, which may have been stored with a key.
+        is_answers = key.size == 1 and shared[:1] == ["user"] and shared.count("user") == 1
+        if shared and not is_answers:
+            raise ValueError(
+                "used_keys has two keys for one message. Correct their positions and sizes, or remove one."
+            )
+        end = max(end, key.first_position + key.size - 1)
     return keys
 
 
