@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator
 from typing import Any, TypeVar
 
-from asgiref.sync import iscoroutinefunction, sync_to_async
+from asgiref.sync import SyncToAsync, async_to_sync, iscoroutinefunction, sync_to_async
 from django.http import HttpRequest, StreamingHttpResponse
 
 from django_convmemory.context.wire.replies import Chunks, Reply
@@ -48,6 +48,8 @@ class TurnStream:
         self._source = _Source(turn, ask)
         self._steps = self._answering()
         self._runner: asyncio.Runner | None = None
+        # Also of a turn that is short.
+        self.sign_of_life = min(self.sign_of_life, turn._step.seconds / 3)
 
     def __iter__(self) -> Iterator[str]:
         value: Any = None
@@ -122,11 +124,16 @@ class TurnStream:
             return _END
 
     def _run(self, step: _Wait) -> Any:
-        """Run a step on the one event loop of this stream: the connections of a client belong to a loop."""
+        """Run a step on the one event loop of this stream: the connections of a client belong to a loop.
+
+        In a thread of an event loop, that loop runs it. What it does in a thread is done in this one then, which waits.
+        """
 
         async def run() -> Any:
             return await step()
 
+        if getattr(SyncToAsync.threadlocal, "main_event_loop", None) is not None:
+            return async_to_sync(run)()
         self._runner = self._runner or asyncio.Runner()
         return self._runner.run(run())
 

@@ -463,11 +463,23 @@ class Turns(Load):
         if question is None:
             raise exceptions.NothingToAnswer("The session has no question. Ask one.")
         words = ("again" if asked.again else "answer", str(question.id))
-        if asked.key is not None:
-            batch = Batch((), idempotency_key=asked.key, step=step, asked=words)
-            if store.keyed_question(name, batch) is not None:
+        batch = Batch((), idempotency_key=asked.key, step=step, asked=words)
+
+        def is_stored() -> bool:
+            return asked.key is not None and store.keyed_question(name, batch) is not None
+
+        if is_stored():
+            return self._resume(name, question, step)
+        try:
+            turn = self._resume(name, question, step, anew=asked.again is not None, revision=asked.revision)
+        except (exceptions.QuestionChanged, exceptions.StaleRevision):
+            if is_stored():
                 return self._resume(name, question, step)
-        turn = self._resume(name, question, step, anew=asked.again is not None, revision=asked.revision)
+            raise
+        # Another request with the key may have stored its reply since the first look.
+        if is_stored():
+            turn._end()
+            return self._resume(name, question, step)
         if turn.replayed:
             raise exceptions.NothingToAnswer(
                 "The newest question has a reply. Ask another one, or give the id of a question to answer again."

@@ -1,0 +1,107 @@
+"""Faults that the storm of turns has found."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+from asgiref.sync import ThreadSensitiveContext, sync_to_async
+
+from django_convmemory import exceptions
+from django_convmemory.chat_models.scripted import ScriptedChatModel
+from django_convmemory.memory import ConversationSummaryBufferMemory
+from django_convmemory.messages import ChatMessage
+from django_convmemory.operations.turns import Turn
+from django_convmemory.scheduling import NullScheduler
+from django_convmemory.store.orm import ORMStore
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.vendors]
+CALL = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": "{}"}}
+
+
+@pytest.fixture
+def memory() -> ConversationSummaryBufferMemory:
+    return ConversationSummaryBufferMemory(ORMStore(), ScriptedChatModel([]), 200, scheduler=NullScheduler())
+
+
+def test_an_asynchronous_function_appends_while_a_synchronous_reader_reads_under_asgi(memory) -> None:
+    """As POST turns/ with Accept: application/json does under ASGI. It hangs for ever."""
+
+    async def ask(turn: Turn) -> AsyncIterator[Any]:
+        if not turn.open_calls:
+            await turn.aappend(ChatMessage.ai(None, tool_calls=[CALL]))
+        for call in turn.open_calls:
+            await turn.aappend(call.result("found"))
+        yield "It is found."
+
+    def view() -> list[str]:
+        return list(memory.session("s").stream_answer("Where?", ask))
+
+    async def request() -> list[str]:
+        async with ThreadSensitiveContext():  # Django's ASGIHandler does this for each request.
+            return await sync_to_async(view)()
+
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(asyncio.run(request())), daemon=True)
+    thread.start()
+    thread.join(5)
+    assert found == [["It is found."]]
+
+
+def test_a_double_click_of_again_asks_once(memory, monkeypatch) -> None:
+    """The second request looks for the key just before the first one stores it."""
+    question = memory.answer("s", "Hi", lambda turn: "Hello!").question
+    asked = []
+
+    def ask(turn: Turn) -> str:
+        asked.append(turn)
+        return "Good day!"
+
+    looks = ORMStore.keyed_question
+
+    def look(*arguments: Any) -> Any:
+        found = looks(*arguments)
+        monkeypatch.undo()
+        memory.answer("s", again=question, ask=ask, key="k")
+        return found
+
+    monkeypatch.setattr(ORMStore, "keyed_question", look)
+    turn = memory.answer("s", again=question, ask=ask, key="k")
+    assert (len(asked), turn.replayed, turn.text) == (1, True, "Good day!")
+
+
+def test_a_double_click_on_a_stored_question_gets_the_reply(memory, monkeypatch) -> None:
+    memory.append("s", ChatMessage.human("Hi"))
+    looks = ORMStore.keyed_question
+
+    def look(*arguments: Any) -> Any:
+        found = looks(*arguments)
+        monkeypatch.undo()
+        memory.answer("s", None, lambda turn: "Good day!", key="k")
+        return found
+
+    monkeypatch.setattr(ORMStore, "keyed_question", look)
+    turn = memory.answer("s", None, lambda turn: "Once more.", key="k")
+    assert (turn.replayed, turn.text) == (True, "Good day!")
+
+
+def test_a_stream_that_speaks_keeps_its_turn_whatever_the_timeout() -> None:
+    """The option turn_timeout may be 1, but a stream gives a sign of life every 5 s only."""
+    model = ScriptedChatModel([])
+    memory = ConversationSummaryBufferMemory(ORMStore(), model, 200, scheduler=NullScheduler(), turn_timeout=1.0)
+
+    def ask(turn: Turn) -> Iterator[str]:
+        for _ in range(10):
+            time.sleep(0.2)
+            yield "word "
+
+    pieces = iter(memory.stream_answer("s", "Hi", ask))
+    for _ in range(7):
+        next(pieces)
+    with pytest.raises(exceptions.TurnInProgress):
+        memory.answer("s", "Another", lambda turn: "Yes.", wait=0)
+    list(pieces)
