@@ -75,9 +75,12 @@ release-frameworks: # The newest frameworks on PostgreSQL, with all tests of the
 	$(MAKE) VENV=.venv-frameworks-lowest PYTHON=$(PYTHON_LOW) .venv-frameworks-lowest/.frameworks-lowest
 	CONVMEMORY_TEST_DATABASES=sqlite .venv-frameworks-lowest/bin/python -m tests.run release --ds integration_tests.settings integration_tests
 
-release-chaos: # Each fault once, then a thousand random runs
+release-chaos: # Each fault once, then a thousand random runs, then storms of turns
 	$(MAKE) test-chaos VENV=.venv-high PYTHON=$(PYTHON_HIGH) RUNS=0
 	$(MAKE) test-chaos VENV=.venv-high PYTHON=$(PYTHON_HIGH) RUNS=1000
+	failed=; for database in sqlite postgresql mariadb; do for server in wsgi asgi; do \
+		.venv-high/bin/python -m tests.chaos.turns --database $$database --server $$server || failed=1; \
+	done; done; test -z "$$failed"
 
 release-chaos-tasks: # The same on sites that use Django's own tasks instead of Celery
 	$(MAKE) VENV=.venv-frameworks PYTHON=$(PYTHON_HIGH) .venv-frameworks/.frameworks

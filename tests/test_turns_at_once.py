@@ -1,4 +1,4 @@
-"""Faults that the storm of turns has found."""
+"""Turns of requests that come at the same moment, and functions that wait where others block."""
 
 from __future__ import annotations
 
@@ -28,8 +28,10 @@ def memory() -> ConversationSummaryBufferMemory:
     return ConversationSummaryBufferMemory(ORMStore(), ScriptedChatModel([]), 200, scheduler=NullScheduler())
 
 
-def test_an_asynchronous_function_appends_while_a_synchronous_reader_reads_under_asgi(memory) -> None:
-    """As POST turns/ with Accept: application/json does under ASGI. It hangs for ever."""
+def test_an_asynchronous_function_appends_while_a_synchronous_reader_reads_under_asgi(
+    memory: ConversationSummaryBufferMemory,
+) -> None:
+    """As POST turns/ with Accept: application/json does under ASGI."""
 
     async def ask(turn: Turn) -> AsyncIterator[Any]:
         if not turn.open_calls:
@@ -52,7 +54,9 @@ def test_an_asynchronous_function_appends_while_a_synchronous_reader_reads_under
     assert found == [["It is found."]]
 
 
-def test_a_double_click_of_again_asks_once(memory, monkeypatch) -> None:
+def test_a_double_click_of_again_asks_once(
+    memory: ConversationSummaryBufferMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The second request looks for the key just before the first one stores it."""
     question = memory.answer("s", "Hi", lambda turn: "Hello!").question
     asked = []
@@ -74,7 +78,9 @@ def test_a_double_click_of_again_asks_once(memory, monkeypatch) -> None:
     assert (len(asked), turn.replayed, turn.text) == (1, True, "Good day!")
 
 
-def test_a_double_click_on_a_stored_question_gets_the_reply(memory, monkeypatch) -> None:
+def test_a_double_click_on_a_stored_question_gets_the_reply(
+    memory: ConversationSummaryBufferMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     memory.append("s", ChatMessage.human("Hi"))
     looks = ORMStore.keyed_question
 
@@ -90,7 +96,6 @@ def test_a_double_click_on_a_stored_question_gets_the_reply(memory, monkeypatch)
 
 
 def test_a_stream_that_speaks_keeps_its_turn_whatever_the_timeout() -> None:
-    """The option turn_timeout may be 1, but a stream gives a sign of life every 5 s only."""
     model = ScriptedChatModel([])
     memory = ConversationSummaryBufferMemory(ORMStore(), model, 200, scheduler=NullScheduler(), turn_timeout=1.0)
 

@@ -1,8 +1,8 @@
 """The process of one contender. Each library runs in its own environment.
 
 ``python contender.py NAME PLACE`` reads orders from standard input and answers each, in lines of JSON. An order is to
-``fill`` a session, or to ``append`` to it or ``load`` it a number of times, which are timed. ``PLACE`` is the URL of a
-PostgreSQL database, or a folder for SQLite.
+``fill`` a session, or to do an operation with it a number of times, such as ``append`` or ``load``. The operations are
+timed. ``PLACE`` is the URL of a PostgreSQL database, or a folder for SQLite.
 
 It imports nothing of this project, because the environments of the other contenders do not have it.
 """
@@ -69,7 +69,7 @@ def serve(contender: Contender) -> None:
                     runner.run(filled)
             else:
                 calls: list[tuple[Any, ...]] = [(contender.session(name),) for _ in range(times)]
-                if order["do"] == "append":
+                if order["do"] != "load":
                     numbers = range(appended, appended := appended + times)
                     calls = [
                         (*call, "assistant" if number % 2 else "user", TEXT.format(number=number))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -12,6 +13,7 @@ class Convmemory(Contender):
     """The configuration of a usual site: Django's default options for PostgreSQL."""
 
     options: dict[str, Any] = {}
+    max_age: int | None = None
 
     def __init__(self, place: str) -> None:
         super().__init__(place)
@@ -19,15 +21,15 @@ class Convmemory(Contender):
         from django.conf import settings
         from django.core.management import call_command
 
-        if self.postgresql:
-            parts = urlsplit(place)
+        parts = urlsplit(place)
+        if parts.scheme:
             database = {
-                "ENGINE": "django.db.backends.postgresql",
+                "ENGINE": f"django.db.backends.{parts.scheme}",
                 "NAME": parts.path[1:],
                 "USER": parts.username,
                 "HOST": parts.hostname,
                 "PORT": parts.port or "",
-                "CONN_MAX_AGE": None,
+                "CONN_MAX_AGE": self.max_age,
                 "OPTIONS": self.options,
             }
         else:
@@ -105,11 +107,37 @@ class Convmemory(Contender):
         context: list[dict[str, Any]] = session.load().to_openai()
         return context
 
+    # An answer, and the same by hand. The model takes no time. At the end, each gives the connection back to the pool,
+    # if there is one, as a request does.
+
+    def answer(self, session: Any, role: str, text: str) -> None:
+        session.answer(text, lambda turn: text, key=uuid.uuid4().hex)
+        self.memory.store.give_back_connection()
+
+    def by_hand(self, session: Any, role: str, text: str) -> None:
+        session.append_and_load(self.make["user"](text), idempotency_key=uuid.uuid4().hex)
+        session.append(self.make["assistant"](text))
+        self.memory.store.give_back_connection()
+
+    def by_hand_and_given_back(self, session: Any, role: str, text: str) -> None:
+        """As ``answer`` does, give the connection back while the model answers, too."""
+        session.append_and_load(self.make["user"](text), idempotency_key=uuid.uuid4().hex)
+        self.memory.store.give_back_connection()
+        session.append(self.make["assistant"](text))
+        self.memory.store.give_back_connection()
+
 
 class Prepared(Convmemory):
     """With prepared statements, which PostgreSQL keeps for each connection."""
 
     options = {"server_side_binding": True, "prepare_threshold": 5}
+
+
+class Pooled(Convmemory):
+    """With Django's connection pool."""
+
+    options = {"pool": True}
+    max_age = 0
 
 
 class Asynchronous(Convmemory):

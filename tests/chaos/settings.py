@@ -23,6 +23,14 @@ if SITE["broker"] is None:
     INSTALLED_APPS = [*INSTALLED_APPS, "django_tasks_db"]  # noqa: F405
     TASKS = {"default": {"BACKEND": "django_tasks_db.DatabaseBackend", "QUEUES": ["default", SITE["queue"]]}}
 
+# For the processes of web.py.
+ALLOWED_HOSTS = ["*"]
+CONVMEMORY_API = {
+    "RESPONDER": os.environ.get("CONVMEMORY_CHAOS_RESPONDER"),
+    "AUTHENTICATION_CLASSES": ["rest_framework.authentication.BasicAuthentication"],
+}
+REST_FRAMEWORK = {"DEFAULT_THROTTLE_RATES": {"convmemory_turn": None}}
+
 CELERY_BROKER_URL = SITE["broker"]
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_BROKER_CONNECTION_MAX_RETRIES = None

@@ -143,11 +143,16 @@ def running(
     broker: str,
     *,
     old: str = "",
+    clients: int = CLIENTS,
+    **options: Any,
 ) -> Iterator[Site]:
     """Start a site on servers of its own, and set this process up as one of the site's. Once in a process.
 
+    ``options`` are those of its memories, beside the usual ones.
+
     Raises :class:`~.servers.Absent` where a server is not installed.
     """
+    limits = LIMITS | options
     with contextlib.ExitStack() as stack:
         served, databases, routers = _databases(stack, folder, database)
         queued = _broker(stack, folder, broker)
@@ -162,8 +167,8 @@ def running(
             "queue": name,
             "gates": str(folder / "gates"),
             "memories": {
-                "default": memory(model, name, scheduler, LIMITS, None),
-                "fallback": memory(model, name, scheduler, LIMITS | TWO_ATTEMPTS, fallback),
+                "default": memory(model, name, scheduler, limits, None),
+                "fallback": memory(model, name, scheduler, limits | TWO_ATTEMPTS, fallback),
             },
         }
         (folder / "site.json").write_text(json.dumps(settings))
@@ -180,7 +185,7 @@ def running(
         site = Site(folder, served, queued, model, environment, name, closable, f"{database}, {broker}", old)
         stack.callback(site.close)
         site.start_worker()
-        site.clients = site.new_clients(CLIENTS)
+        site.clients = site.new_clients(clients)
         yield site
 
 
