@@ -250,7 +250,7 @@ def _memory_class(path: Any, where: str) -> type[ConversationMemory]:
 
 def _options(options: Any, where: str, memory_class: type[ConversationMemory]) -> dict[str, Any]:
     _check_options_form("convmemory.E004", options, where)
-    own = memory_class.strategy_options()
+    own = {field.name for field in dataclasses.fields(memory_class.strategy_class)}
     _check_known("convmemory.E004", where, "option", options, sorted(own | set(TYPES)))
     defaults = dict(STRATEGY_DEFAULTS)
     if isinstance(most := options.get("max_context_tokens"), int):

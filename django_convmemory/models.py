@@ -122,10 +122,6 @@ class SessionQuerySet(models.QuerySet["Session"]):
         paused = Exists(_pauses())
         return waiting.filter(paused if state == SessionState.PAUSED else ~paused)
 
-    def held(self, session_id: Any, token: Any, epoch: Any) -> SessionQuerySet:
-        """The session, if the lease is still held and no message was removed or redacted since it was taken."""
-        return self.filter(pk=session_id, lease_token=token, epoch=epoch, lease_expires_at__gt=clock.Clock())
-
 
 def _met_pause() -> Exists:
     """Whether a pause of the session's alias has ended since the session was queued."""
@@ -361,15 +357,6 @@ NOT_COMPACTING: dict[str, Any] = {
     "lease_expires_at": None,
     "last_error": "",
 }
-# The columns of a session without messages. The numbers of its versions go on.
-EMPTIED: dict[str, Any] = {
-    **counter_columns(Counters()),
-    **NOT_COMPACTING,
-    "rebuild_after": None,
-    "answered_position": 0,
-    "current_version": 0,
-    "indexed_position": 0,
-}
 
 
 @receiver(signals.pre_delete, sender=Session)
@@ -386,6 +373,13 @@ def _hand_on_forks(sender: type[Session], instance: Session, using: str, **kwarg
         sessions.filter(forked_from=instance).update(forked_from=origin)
 
 
+def _of_session(related_name: str) -> models.ForeignKey[Session, Session]:
+    """Return the column of a table that belongs to a session. A key of the table begins with it: it has no index."""
+    return models.ForeignKey(
+        Session, verbose_name=_("session"), on_delete=models.CASCADE, related_name=related_name, db_index=False
+    )
+
+
 class Message(models.Model):
     """One message. A compaction never changes it.
 
@@ -393,13 +387,7 @@ class Message(models.Model):
     """
 
     pk = models.CompositePrimaryKey("session_id", "position")
-    session = models.ForeignKey(
-        Session,
-        verbose_name=_("session"),
-        on_delete=models.CASCADE,
-        related_name="convmemory_messages",
-        db_index=False,  # The primary key begins with it.
-    )
+    session = _of_session("convmemory_messages")
     position = models.BigIntegerField(_("position"))
     # A UUID of version 7. No other message of the session ever has it. The copy of the message in a fork has it too.
     public_id = models.UUIDField(_("public id"), editable=False)
@@ -449,13 +437,7 @@ class UsedKey(models.Model):
     """An idempotency key that has stored messages. :mod:`.store.used_keys` says what a retry with it does."""
 
     pk = models.CompositePrimaryKey("session_id", "key_hash")
-    session = models.ForeignKey(
-        Session,
-        verbose_name=_("session"),
-        on_delete=models.CASCADE,
-        related_name="convmemory_used_keys",
-        db_index=False,  # The primary key begins with it.
-    )
+    session = _of_session("convmemory_used_keys")
     key_hash = models.CharField(max_length=64)
     first_position = models.BigIntegerField()
     # The number of the messages.
@@ -483,13 +465,7 @@ class Segment(models.Model):
     """
 
     pk = models.CompositePrimaryKey("session_id", "first")
-    session = models.ForeignKey(
-        Session,
-        verbose_name=_("session"),
-        on_delete=models.CASCADE,
-        related_name="convmemory_segments",
-        db_index=False,  # The primary key begins with it.
-    )
+    session = _of_session("convmemory_segments")
     first = models.BigIntegerField(_("first position"))
     last = models.BigIntegerField(_("last position"))
     data = models.TextField(_("terms"))
@@ -519,13 +495,7 @@ class SummaryQuerySet(models.QuerySet["Summary"]):
 class Summary(models.Model):
     """One version of a session's summary: a text that stands for everything through ``last_position``."""
 
-    session = models.ForeignKey(
-        Session,
-        verbose_name=_("session"),
-        on_delete=models.CASCADE,
-        related_name="convmemory_summaries",
-        db_index=False,  # The unique constraint begins with it.
-    )
+    session = _of_session("convmemory_summaries")
     version = models.PositiveBigIntegerField(_("version"))
     # A version number and not an id, like current_version of the session. So a fork can copy the rows as they are.
     parent_version = models.PositiveBigIntegerField(_("parent version"), null=True, blank=True)
@@ -572,16 +542,7 @@ class Summary(models.Model):
     @property
     def value(self) -> SummaryVersion:
         """The summary as a value."""
-        return SummaryVersion(
-            self.version,
-            self.first_position,
-            self.last_position,
-            self.text,
-            self.tokens,
-            self.part_end,
-            tuple(self.identifiers or ()),
-            self.model_length,
-        )
+        return SummaryVersion.of(self.version, self)
 
     @property
     def covered(self) -> Covered:
@@ -634,15 +595,7 @@ class AliasState(models.Model):
     @property
     def pause(self) -> Pause:
         """The state of the model, of a row from ``with_clock``."""
-        return Pause(
-            self.now,  # type: ignore[attr-defined]
-            self.failures,
-            self.last_session,
-            self.since,
-            self.paused_until,
-            self.reason,
-            self.error,
-        )
+        return Pause(*(getattr(self, name) for name in Pause._fields))
 
 
 class Attempt(models.Model):

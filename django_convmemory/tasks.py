@@ -121,19 +121,12 @@ def compact(
         memory.scheduler.schedule(memory, session_id, delay=memory.lease_seconds)
 
 
-def fold(
-    memory: ConversationMemory,
-    session_id: int,
-    *,
-    swept: bool = False,
-    asked: bool = False,
-    despite_pause: bool = False,
-) -> Outcome:
+def fold(memory: ConversationMemory, session_id: int, *, swept: bool, **how: bool) -> Outcome:
     """Fold what is due in a session, and send the sessions that can be folded next. For tasks of any library.
 
     The arguments are those of :func:`compact`.
     """
-    result = memory.compact_id(session_id, asked=asked, despite_pause=despite_pause)
+    result = memory.compact_id(session_id, **how)
     if result.recovered:
         send_waiting(memory)
     elif swept and result.progressed:

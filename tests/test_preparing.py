@@ -97,7 +97,7 @@ def test_every_statement_can_be_prepared() -> None:
     assert len(texts) > 20
     with connection.cursor() as cursor:
         for text in dict.fromkeys(texts):
-            cursor.execute(preparing._statement(text).prepare)
+            cursor.execute(preparing._statement(text)[0])
 
 
 def test_a_wrapper_of_the_site_sees_the_text_and_one_statement(memory: ConversationBufferMemory) -> None:

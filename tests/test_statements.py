@@ -37,8 +37,8 @@ VENDORS = {"postgresql": "postgresql", "sqlite": "sqlite", "mariadb": "mysql"}
 NAME = SessionName("default", "key")
 CALL = {"id": "call_1", "type": "function", "function": {"name": "look_up", "arguments": "{}"}}
 USER, ASSISTANT, CALLS = ChatMessage.human("Hi."), ChatMessage.ai("Hello."), ChatMessage.ai(tool_calls=[CALL])
-RESULT, OTHER_RESULT = ChatMessage.tool("1", "call_1"), ChatMessage.tool("2", "call_2")
 SYSTEM = ChatMessage.system("Be brief.")
+RESULT, OTHER_RESULT = ChatMessage.tool("1", "call_1"), ChatMessage.tool("2", "call_2")
 FULL = Entry(
     ChatMessage.ai("Hello.", kind="plan", name="anna", metadata={"a": 1}),
     tokens=10,
@@ -72,7 +72,6 @@ APPENDS: dict[str, tuple[SessionName, Batch, Threshold]] = {
     "tool calls with their result": (NAME, batch(CALLS, RESULT), NEVER),
     "a tool result": (NAME, batch(RESULT), NEVER),
     "two tool results": (NAME, batch(RESULT, OTHER_RESULT), NEVER),
-    "a repeated tool result": (NAME, batch(RESULT, OTHER_RESULT, RESULT), NEVER),
     "a tool result, and a message of the user": (NAME, batch(RESULT, USER), NEVER),
     "a pinned message": (NAME, batch(SYSTEM), NEVER),
     "two pinned messages": (NAME, batch(SYSTEM, USER, SYSTEM), NEVER),

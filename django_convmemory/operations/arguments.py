@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol
 
 from django_convmemory.exceptions import InvalidArgument, InvalidMessage, InvalidSession
 from django_convmemory.messages import ChatMessage, check_text, dumps, freeze, thaw
@@ -21,7 +21,6 @@ MAX_VISITOR_LENGTH = 64
 _MAX_METADATA_DEPTH = 30
 
 
-@runtime_checkable
 class Named(Protocol):
     """An object that names a session: a handle, or a ``Session`` row."""
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import abc
-import dataclasses
 import datetime as dt
 import functools
 import logging
@@ -25,7 +24,7 @@ from django_convmemory.messages import check_text
 from django_convmemory.operations.arguments import NOT_GIVEN, Named
 from django_convmemory.operations.twins import asynchronous
 from django_convmemory.prompts import DefaultPrompts, Prompts
-from django_convmemory.rules.options import Options
+from django_convmemory.rules.options import TYPES, Options
 from django_convmemory.rules.pause import Pause, Reason
 from django_convmemory.rules.strategies import Strategy, Threshold
 from django_convmemory.rules.values import MAX_ALIAS_LENGTH, MAX_COUNTER_NAME, Claim, SessionName
@@ -82,20 +81,13 @@ class BaseMemory(scheduling.Memory):
         if not 0 < len(alias) <= MAX_ALIAS_LENGTH:
             raise ValueError(f"alias must be a string of 1 to {MAX_ALIAS_LENGTH} characters, not {alias!r:.120}.")
         self.price = price
-        unknown = sorted(set(options) - {field.name for field in dataclasses.fields(Options)})
-        if unknown:
-            known = ", ".join(sorted(field.name for field in dataclasses.fields(Options)))
-            raise ValueError(f"Unknown option {unknown[0]!r}. Choose one of: {known}.")
+        if unknown := sorted(options.keys() - TYPES.keys()):
+            raise ValueError(f"Unknown option {unknown[0]!r}. Choose one of: {', '.join(sorted(TYPES))}.")
         self.options = Options(**options).sized(strategy.threshold.tokens)
         self.requests = Requests(prompts or DefaultPrompts(), self.options, self.counter, zone)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.alias!r}: {self.strategy}>"
-
-    @classmethod
-    def strategy_options(cls) -> frozenset[str]:
-        """The names of the options that are the strategy's."""
-        return frozenset(field.name for field in dataclasses.fields(cls.strategy_class))
 
     @property
     def needs_worker(self) -> bool:

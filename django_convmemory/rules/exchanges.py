@@ -14,7 +14,7 @@ import collections
 import dataclasses
 import datetime as dt
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from django_convmemory.messages import ChatMessage
 
@@ -36,14 +36,7 @@ class Turn(NamedTuple):
     role: str
 
 
-class _Position(Protocol):
-    @property
-    def position(self) -> int: ...
-    @property
-    def answers(self) -> int | None: ...
-
-
-def starts(turns: Sequence[_Position], open_position: int = 0) -> list[int]:
+def starts(turns: Sequence[Turn | MessageRef], open_position: int = 0) -> list[int]:
     """Return the indexes in ``turns`` at which an exchange begins, in ascending order.
 
     ``turns`` are unpinned messages in order. If an exchange began before the first turn, its messages have no start

@@ -212,12 +212,8 @@ class Pause(NamedTuple):
 
 def pause_seconds(reason: Reason, *, failures: int = 0, retry_after: float | None = None) -> float:
     """Return for how many seconds to pause, after so many failures in a row. ``retry_after`` is the provider's wish."""
-    if reason == Reason.MISCONFIGURED:
-        seconds = MISCONFIGURED_PAUSE
-    elif reason == Reason.RATE_LIMIT:
-        seconds = RATE_LIMIT_PAUSE
-    else:
-        seconds = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(10, max(0, failures - MAX_FAILURES)))
+    outage = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(10, max(0, failures - MAX_FAILURES)))
+    seconds = {Reason.MISCONFIGURED: MISCONFIGURED_PAUSE, Reason.RATE_LIMIT: RATE_LIMIT_PAUSE}.get(reason, outage)
     if retry_after is not None and retry_after > seconds:  # NaN is not.
         seconds = min(LONGEST_RETRY_AFTER, retry_after)
     return seconds * random.uniform(1.0, 1.0 + _JITTER)  # noqa: S311

@@ -112,6 +112,13 @@ class SummaryVersion:
     identifiers: tuple[str, ...] = ()
     model_length: int | None = None
 
+    @classmethod
+    def of(cls, version: int, made: Any) -> SummaryVersion:
+        """Return the version with this number that ``made`` describes: a row, or a :class:`NewVersion`."""
+        names = ("first_position", "last_position", "text", "tokens", "part_end", "model_length")
+        shared = {name: getattr(made, name) for name in names}
+        return cls(version, identifiers=tuple(made.identifiers or ()), **shared)
+
     @property
     def model_text(self) -> str:
         """What the model wrote of ``text``."""
@@ -249,16 +256,7 @@ class NewVersion:
 
     def stored(self, number: int) -> SummaryVersion:
         """Return this version as the one with this number."""
-        return SummaryVersion(
-            number,
-            self.first_position,
-            self.last_position,
-            self.text,
-            self.tokens,
-            self.part_end,
-            self.identifiers,
-            self.model_length,
-        )
+        return SummaryVersion.of(number, self)
 
 
 class AttemptOutcome(enum.StrEnum):

@@ -21,8 +21,6 @@ from django_convmemory.rules.values import SessionName
 from django_convmemory.store import columns, creating, preparing, sql, transactions, used_keys
 from django_convmemory.store.database import Database
 
-# With more tool results at the beginning of a batch, the statement would be nested too deeply.
-_MAX_RESULTS = 8
 # How many messages with tool calls are searched for the one that a refused result belongs to.
 _RECENT = 200
 
@@ -43,10 +41,7 @@ class Appending(Database):
         for _ in range(transactions.SETTLING_TRIES):
             try:
                 return append_new(using, name, batch, threshold, counter=counter)
-            except (
-                *(IntegrityError, exceptions.InvalidMessage, exceptions.OutcomeUnknown),
-                *(exceptions.TurnInProgress, exceptions.QuestionChanged, exceptions.IdempotencyConflict),
-            ) as error:
+            except (IntegrityError, exceptions.ConvMemoryError) as error:
                 # The key is used already, or the tool results are stored already, or an id is taken, or a turn is open,
                 # perhaps that of the key, or nobody knows what happened. An append with this key that was faster is
                 # committed by now: it held the lock of the session's row.
@@ -68,10 +63,8 @@ def append_new(using: str, name: SessionName, batch: Batch, threshold: Threshold
     """Store ``batch``. Raises IntegrityError if its key is used, and IdempotencyConflict if an id is."""
     connection = connections[using]
     content = None if batch.key_hash is None else used_keys.content_of(batch)
-    way = _WAYS.get(connection.vendor, _append_locking)
-    if batch.has_items or len(batch.leading_results) > _MAX_RESULTS:
-        way = _append_locking
     append = sql.Append(connection.vendor, name, batch, threshold, counter, content)
+    way = _append_locking if append.is_unusual else _WAYS.get(connection.vendor, _append_locking)
     for number in range(transactions.SETTLING_TRIES):
         if number > 1:
             # So that it does not keep the pace of a process that deletes the session again and again.
@@ -125,15 +118,12 @@ def _prepare(using: str, name: SessionName, batch: Batch) -> None:
 
 def check_step(using: str, session: models.Session | None, step: Step) -> None:
     """Raise the reason why the session is not as ``step`` needs it."""
-    token, seconds = (session.turn_token, turn_seconds(using, session)) if session else ("", None)
-    epoch, last_position = (session.epoch, session.last_position) if session else (-1, 0)
-    step.check(token, open_seconds=seconds, epoch=epoch, last_position=last_position)
-
-
-def turn_seconds(using: str, session: models.Session) -> float | None:
-    """Return for how many seconds the turn of the session stays open, or None if there is none."""
-    left = models.Session.objects.using(using).filter(pk=session.pk).values_list("turn_expires_at", Clock()).first()
-    return (left[0] - left[1]).total_seconds() if left is not None and left[0] is not None else None
+    if session is None:
+        step.check("", open_seconds=None, epoch=-1, last_position=0)
+        return
+    times = models.Session.objects.using(using).filter(pk=session.pk).values_list("turn_expires_at", Clock()).first()
+    seconds = (times[0] - times[1]).total_seconds() if times is not None and times[0] is not None else None
+    step.check(session.turn_token, open_seconds=seconds, epoch=session.epoch, last_position=session.last_position)
 
 
 def turn_columns(step: Step, question: int) -> dict[str, Any]:

@@ -180,9 +180,8 @@ def message_of_row(row: Any) -> ChatMessage:
 
 def stored_of_row(row: Any) -> StoredMessage:
     """Return a row of :class:`~django_convmemory.models.Message` as a message for people to read, with its item."""
-    created_at = clock.aware(row.created_at, row._state.db or "default")
-    known = (row.position, created_at, message_of_row(row), row.tokens, row.redacted_at is not None, row.public_id)
-    return StoredMessage(*known, row.reply_to, row.cut_off, row.usage)
+    stored = stored_message(*(getattr(row, name) for name in (*STORED_NAMES, *ITEM_NAMES)))
+    return stored._replace(created_at=clock.aware(row.created_at, row._state.db or "default"))
 
 
 # The columns that with_item() takes.

@@ -44,11 +44,10 @@ class Creating(Database):
 
         def insert() -> models.Session:
             public_id = uuid.uuid4()
-            columns = {"public_id": public_id, "title": title, "metadata": metadata, **columns_of(creation)}
             try:
                 return transactions.run(
                     using,
-                    lambda: create(using, name, **columns),
+                    lambda: create(using, name, creation, public_id=public_id, title=title, metadata=metadata),
                     savepoint=True,
                     happened=lambda: not self._none(public_id=public_id),
                 )
@@ -58,7 +57,7 @@ class Creating(Database):
         return transactions.settled(insert, name)
 
 
-def create(using: str, name: SessionName, **columns: Any) -> models.Session:
+def create(using: str, name: SessionName, creation: Creation | None = None, **columns: Any) -> models.Session:
     """Insert the row of a session and return it as it was stored, with the database's time.
 
     Raises IntegrityError if the name is taken. If the owner is not there, raises IntegrityError or
@@ -73,6 +72,8 @@ def create(using: str, name: SessionName, **columns: Any) -> models.Session:
         name_hash=name.name_hash,
         created_at=Clock(),
         updated_at=Clock(),
+        creation_key=creation and creation.key_hash,
+        creation_hash=creation and creation.request_hash,
         **columns,
     )
     # PostgreSQL and SQLite check the foreign key only at the commit, which may be the caller's.
@@ -93,11 +94,6 @@ def require_owner(using: str, owner_id: Any) -> None:
 
 def _missing_owner(owner_id: Any, using: str) -> InvalidSession:
     return InvalidSession(f"There is no user {owner_id!r} in the database {using!r}, or not any more.")
-
-
-def columns_of(creation: Creation | None) -> dict[str, Any]:
-    """Return the columns that keep the idempotency key of a request that creates a session."""
-    return {} if creation is None else {"creation_key": creation.key_hash, "creation_hash": creation.request_hash}
 
 
 def replayed(using: str, creation: Creation | None) -> models.Session | None:

@@ -122,7 +122,14 @@ class Editing(Database):
         def work(using: str) -> None:
             session = _begun(self._named(name), name)
             if session is not None:
-                models.Session.objects.using(using).filter(pk=session.pk).update(**models.EMPTIED)
+                # The numbers of its versions go on.
+                self._sessions.filter(pk=session.pk).update(
+                    **models.counter_columns(Counters()),
+                    rebuild_after=None,
+                    answered_position=0,
+                    current_version=0,
+                    indexed_position=0,
+                )
                 models.Message.objects.using(using).filter(session=session).delete()
                 models.Summary.objects.using(using).filter(session=session).delete()
                 index_rows.delete(using, session.pk)
@@ -243,7 +250,7 @@ class Editing(Database):
                 last_version=session.last_version,
                 forked_from=session,
                 fork_position=at,
-                **creating.columns_of(creation),
+                creation=creation,
             )
             counters = rewound_to(using, session, at)
             with connections[using].cursor() as cursor:

@@ -146,9 +146,7 @@ class Leases(Database):
         """
         using = self.using
         if error or retry_in is not None or rebuild_in is not None:
-            changes: dict[str, Any] = {}
-            if rebuild_in is not None:
-                changes["rebuild_after"] = Clock(rebuild_in)
+            changes: dict[str, Any] = {} if rebuild_in is None else {"rebuild_after": Clock(rebuild_in)}
             if not claim.rebuilding:
                 changes["attempts"] = 0 if not error else max(0, claim.attempts - 1) if uncount else claim.attempts
                 changes["last_error"] = error
@@ -284,7 +282,9 @@ def _after_lease(lease: float) -> Case:
 
 def held(using: str) -> models.SessionQuerySet:
     """Return the session that a claim holds, with the slots ``session_id``, ``token`` and ``epoch``."""
-    return models.Session.objects.using(using).held(Slot("session_id"), Slot("token"), Slot("epoch"))
+    sessions = models.Session.objects.using(using).filter(pk=Slot("session_id"), lease_token=Slot("token"))
+    # No message was removed or redacted since it was taken.
+    return sessions.filter(epoch=Slot("epoch"), lease_expires_at__gt=Clock())
 
 
 @compiled.once

@@ -17,15 +17,14 @@ from django.utils import timezone
 from django_convmemory import models
 from django_convmemory.clock import Clock
 from django_convmemory.rules.pause import Pause
-from django_convmemory.rules.strategies import Threshold
 from django_convmemory.rules.values import AttemptOutcome
 from django_convmemory.store import compiled, transactions
 from django_convmemory.store.compiled import Slot
 from django_convmemory.store.database import Database
 
 _TRIES = 200
-# Those of a state without its time. If these are equal, so is the error.
-_COMPARED = ("failures", "last_session", "since", "paused_until", "reason")
+# The fields of a state without its time. If these are equal, so is the error.
+_COMPARED = Pause._fields[1:-1]
 
 
 class Pauses(Database):
@@ -47,13 +46,13 @@ class Pauses(Database):
             after = change(before)
             if after == before:
                 return before, before
-            rows = _rows(using, alias)
+            rows = rows_of(using, alias)
             # It fails if another process has succeeded. The last try finds also a row that no comparison finds, because
             # somebody has written its times in another form.
             columns = {name: getattr(after, name) for name in (*_COMPARED, "error")}
             if transactions.update(_in_state(rows, before) if left else rows, **columns):
                 break
-            _create(using, alias)
+            create(using, alias)
         return before, after
 
     def has_folded_another(self, alias: str, session_id: int, seconds: float) -> bool:
@@ -78,7 +77,7 @@ def _read(using: str, alias: str, *, lock: bool = False) -> Pause:
 
 @compiled.once
 def _reading(using: str, *, lock: bool) -> compiled.Selection:
-    return compiled.selection(_rows(using, Slot("alias")), Clock(), *_COMPARED, "error", lock=lock)
+    return compiled.selection(rows_of(using, Slot("alias")), Clock(), *_COMPARED, "error", lock=lock)
 
 
 def _in_state(rows: QuerySet[models.AliasState], state: Pause) -> QuerySet[models.AliasState]:
@@ -88,30 +87,13 @@ def _in_state(rows: QuerySet[models.AliasState], state: Pause) -> QuerySet[model
     )
 
 
-def next_to_compare(using: str, alias: str, threshold: Threshold) -> int | None:
-    """Return the id after which sessions are to be compared with ``threshold``, or None if all were."""
-    text = f"{threshold.tokens} tokens, {threshold.messages} messages"
-    if threshold.unindexed is not None:  # In a shorter form, for which the column has room.
-        text = f"{threshold.tokens}, {threshold.messages}, {threshold.unindexed} unindexed"
-    row = _rows(using, alias).values_list("threshold", "compared_id").first()
-    if row is None or row[0] != text:
-        _create(using, alias)
-        transactions.update(_rows(using, alias), threshold=text, compared_id=0)
-        return 0
-    compared_id: int | None = row[1]
-    return compared_id
-
-
-def compared(using: str, alias: str, through: int | None) -> None:
-    """Note that sessions were compared through this id. None: all were."""
-    transactions.update(_rows(using, alias), compared_id=through)
-
-
-def _rows(using: str, alias: Any) -> QuerySet[models.AliasState]:
+def rows_of(using: str, alias: Any) -> QuerySet[models.AliasState]:
+    """Return the row of the alias, if there is one."""
     return models.AliasState.objects.using(using).filter(alias=alias)
 
 
-def _create(using: str, alias: str) -> None:
-    if not _rows(using, alias).exists():
+def create(using: str, alias: str) -> None:
+    """Create the row of the alias if it is missing."""
+    if not rows_of(using, alias).exists():
         rows = models.AliasState.objects.using(using)
         transactions.run(using, lambda: rows.bulk_create([models.AliasState(alias=alias)], ignore_conflicts=True))

@@ -27,7 +27,7 @@ import logging
 import re
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from django.db import Error
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -56,15 +56,9 @@ _REFUSED = frozenset({"26000", "42P05", "0A000"})
 _Execute = Callable[[str, Any, bool, dict[str, Any]], Any]
 
 
-class _Statement(NamedTuple):
-    """What prepares a statement, and what executes it with the same parameters."""
-
-    prepare: str
-    execute: str
-
-
 @functools.lru_cache(maxsize=1024)
-def _statement(text: str) -> _Statement:
+def _statement(text: str) -> tuple[str, str]:
+    """Return what prepares a statement, and what executes it with the same parameters."""
     numbers: dict[str, int] = {}
 
     def numbered(match: re.Match[str]) -> str:
@@ -76,7 +70,7 @@ def _statement(text: str) -> _Statement:
     prepared = re.sub(r"%\(\w+\)s|%s", numbered, text).replace("%%", "%")
     name = f"convmemory_{hashlib.sha256(prepared.encode()).hexdigest()[:32]}"
     placeholders = ", ".join(key.partition(" ")[0] for key in numbers)
-    return _Statement(f"PREPARE {name} AS {prepared}", f"EXECUTE {name} ({placeholders})")
+    return f"PREPARE {name} AS {prepared}", f"EXECUTE {name} ({placeholders})"
 
 
 class _Session:
@@ -115,13 +109,13 @@ class _Session:
             if text not in self._prepared:
                 if not self._is_direct(execute, context):
                     return execute(sql, params, many, context)
-                statement = _statement(text)
+                preparing, executing = _statement(text)
                 # If an interrupt ends this, nobody knows whether the server has prepared the statement. Another PREPARE
                 # could end a transaction of the caller. So this session would prepare nothing more.
                 self._may_prepare = False
-                execute(statement.prepare, None, many, context)
+                execute(preparing, None, many, context)
                 self._may_prepare = True
-                self._prepared[text] = statement.execute
+                self._prepared[text] = executing
             self._executed += 1
             if self._executed % EXECUTED_PER_PLAN == 0:
                 execute("DISCARD PLANS", None, many, context)

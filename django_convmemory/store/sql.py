@@ -7,7 +7,7 @@ message come from the table in :mod:`.columns`. ``tests/golden`` shows every sta
 PostgreSQL appends in one statement. SQLite needs two: an UPDATE that advances the counters and returns them, and an
 INSERT. If the session becomes due, a third statement marks it. The arithmetic is that of :meth:`.Counters.append`, and
 a test compares the two. On MariaDB an UPDATE returns nothing and assigns from left to right. There the store locks the
-row and computes the counters in Python.
+row and computes the counters in Python. It does so everywhere for a batch that is unusual.
 """
 
 from __future__ import annotations
@@ -34,6 +34,9 @@ USED_KEY = "convmemory_usedkey"
 ROWS_PER_INSERT = 1000
 # MariaDB takes 16 MiB in a statement by default, and quoting can double the length of a text.
 BYTES_PER_INSERT = 4 * 1024 * 1024
+
+# With more tool results at the beginning of a batch, the statement would be nested too deeply.
+_MAX_RESULTS = 8
 
 
 class Advanced(NamedTuple):
@@ -65,7 +68,6 @@ class _Shape(NamedTuple):
     starts_exchange: bool  # The last unpinned message is not a tool result.
     pinned: int
     results: int  # The number of calls from before the batch that get a result.
-    repeats: bool  # The last of these results repeats an earlier one.
     turn: Does | None  # What the append does with the session's turn.
     at_state: bool  # The epoch and the last position are given too.
 
@@ -74,7 +76,8 @@ class _Shape(NamedTuple):
 class Append:
     """What is appended to the session ``name``, and the statements that do it.
 
-    ``counter`` is the name of the token counter. ``content`` is the HMAC of the batch if the batch has a key.
+    ``counter`` is the name of the token counter. ``content`` is the HMAC of the batch if the batch has a key. A batch
+    that :attr:`is_unusual` goes to places that are computed in Python.
     """
 
     vendor: str
@@ -83,6 +86,12 @@ class Append:
     threshold: Threshold
     counter: str
     content: str | None = None
+
+    @property
+    def is_unusual(self) -> bool:
+        """Whether no UPDATE computes the counters: it has items, or begins with repeated or many tool results."""
+        results = self.batch.leading_results
+        return self.batch.has_items or len(results) > _MAX_RESULTS or len(set(results)) < len(results)
 
     def advance(self) -> tuple[str, dict[str, Any]]:
         """Return the UPDATE that adds the batch to the session's counters, and marks the session due by the threshold.
@@ -150,7 +159,7 @@ class Append:
 
     def _shape(self) -> _Shape:
         batch, threshold = self.batch, self.threshold
-        after, results = batch.after, batch.leading_results
+        after = batch.after
         return _Shape(
             self.vendor,
             len(batch.entries) > 1,
@@ -162,8 +171,7 @@ class Append:
             after.call_position > 0,
             after.unpinned_count > 0 and not batch.ends_with_result,
             len(after.pinned),
-            len(set(results)),
-            bool(results) and results[-1] in results[:-1],
+            len(batch.leading_results),
             batch.step and batch.step.does,
             batch.step is not None and batch.step.epoch >= 0,
         )
@@ -195,7 +203,7 @@ class Append:
             params |= {"epoch": step.epoch, "at_position": step.last_position, "question": step.question}
         if self.batch.leading_results:
             params["repeated"] = f"%{REPEATED}%"
-        for number, mark in enumerate(dict.fromkeys(self.batch.leading_results)):
+        for number, mark in enumerate(self.batch.leading_results):
             params |= {f"result{number}": mark, f"like{number}": f"%{mark}%"}
         if after.pinned:
             params |= {
@@ -349,8 +357,7 @@ def _conditions(shape: _Shape) -> list[str]:
         conditions.append("epoch = %(epoch)s AND last_position = %(at_position)s")
     if shape.results:
         # The exchange is open until before the last result, and each result answers a call of the exchange.
-        before = shape.results if shape.repeats else shape.results - 1
-        conditions.append(f"{_without(before)} <> ''")
+        conditions.append(f"{_without(shape.results - 1)} <> ''")
         conditions += [f"exchange_calls LIKE %(like{number})s" for number in range(shape.results)]
         # Which of several calls with one id a result answers is not computed here.
         conditions.append("exchange_calls NOT LIKE %(repeated)s")

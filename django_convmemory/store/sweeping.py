@@ -64,8 +64,14 @@ class Sweeping(Database):
 
         Each call looks at the next ``limit`` sessions, until it has seen all.
         """
-        using = self.using
-        after = pause.next_to_compare(using, alias, threshold)
+        state = pause.rows_of(self.using, alias)
+        text = f"{threshold.tokens}, {threshold.messages}, {threshold.unindexed} unindexed"
+        # ``after`` is the id of the session that was compared last, or None if all were compared.
+        compared, after = state.values_list("threshold", "compared_id").first() or ("", None)
+        if compared != text:
+            after = 0
+            pause.create(self.using, alias)
+            transactions.update(state, threshold=text, compared_id=after)
         if after is None:
             return 0
         sessions = self._sessions.filter(alias=alias, pk__gt=after)
@@ -75,7 +81,7 @@ class Sweeping(Database):
             over = models.exceeds(threshold, covered_tokens=F("covered_tokens"), covered_count=F("covered_count"))
             unmarked = sessions.filter(over, pk__lte=ids[-1], due_since__isnull=True)
             marked = transactions.update(unmarked, due_since=Clock())
-        pause.compared(using, alias, ids[-1] if len(ids) == limit else None)
+        transactions.update(state, compared_id=ids[-1] if len(ids) == limit else None)
         return marked
 
     def waiting(self, alias: str, *, after: float, within: float, limit: int) -> int:

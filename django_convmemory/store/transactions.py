@@ -196,13 +196,9 @@ class _Attempt(Generic[T]):
 
     def lost(self, error: Error) -> bool:
         """Whether the connection was lost in this transaction, which has not been committed."""
-        if self.committed:
-            return False
-        return (
-            sqlstate(error) == _IDLE_SQLSTATE
-            or _errno(error) in _LOST_ERRNOS
-            or bool(getattr(self._driver, "closed", False))
-        )
+        is_closed = bool(getattr(self._driver, "closed", False))
+        is_lost = is_closed or sqlstate(error) == _IDLE_SQLSTATE or _errno(error) in _LOST_ERRNOS
+        return is_lost and not self.committed
 
     def was_stored(self, error: Error, happened: Callable[[], bool] | None) -> bool:
         """Whether the work was stored although its connection was lost. Raises OutcomeUnknown if nobody can tell."""
@@ -300,9 +296,8 @@ def given_up(error: Error) -> bool:
 
     The database has aborted it to resolve a conflict with another one, or because a prepared statement was missing.
     """
-    if isinstance(error, StatementRefused):
-        return True
-    return isinstance(error, OperationalError) and (sqlstate(error) in _SQLSTATES or _errno(error) in _ERRNOS)
+    is_conflict = sqlstate(error) in _SQLSTATES or _errno(error) in _ERRNOS
+    return isinstance(error, StatementRefused) or (isinstance(error, OperationalError) and is_conflict)
 
 
 def sqlstate(error: Error) -> str | None:

@@ -14,7 +14,6 @@ VALUES (%(session_id)s, %(role)s, %(kind)s, %(content)s, %(tokens)s, %(tokens_th
     %(public_id)s, UTC_TIMESTAMP(6));
 
 -- append, rows: several messages
--- append, rows: a repeated tool result
 -- append, rows: two pinned messages
 INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, `usage`,
     tokens, tokens_through, position, answers, reply_to, cut_off, public_id, created_at)

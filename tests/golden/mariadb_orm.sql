@@ -663,17 +663,22 @@ ORDER BY 1 ASC;
 -- extend
 UPDATE `convmemory_session`
 SET `lease_expires_at` = (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
-WHERE (`convmemory_session`.`epoch` = (%s)
-    AND `convmemory_session`.`lease_expires_at` > (UTC_TIMESTAMP(6))
-    AND `convmemory_session`.`lease_token` = (%s)
-    AND `convmemory_session`.`id` = (%s));
+WHERE (`convmemory_session`.`lease_token` = (%s)
+    AND `convmemory_session`.`id` = (%s)
+    AND `convmemory_session`.`epoch` = (%s)
+    AND `convmemory_session`.`lease_expires_at` > (UTC_TIMESTAMP(6)));
 
--- record
+-- record (1 of 2)
+UPDATE `convmemory_session`
+SET `revision` = `convmemory_session`.`revision`
+WHERE `convmemory_session`.`id` = %s;
+
+-- record (2 of 2)
+-- publish (3 of 3)
 INSERT INTO `convmemory_attempt` (`session_id`, `alias`, `first_position`, `last_position`, `started_at`,
     `due_seconds`, `duration_seconds`, `outcome`, `error`, `model`, `prompt_tokens`, `completion_tokens`,
     `cached_tokens`, `cost`, `version`)
-VALUES (%s, %s, %s, %s, (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND), %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
-RETURNING `convmemory_attempt`.`id`;
+VALUES (%s, %s, %s, %s, (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND), %s, %s, %s, %s, %s, %s, %s, %s, %s, %s);
 
 -- publish (1 of 3)
 UPDATE `convmemory_session`
@@ -682,10 +687,10 @@ SET `due_since` = CASE WHEN (`convmemory_session`.`unpinned_tokens` > (%s)
         UTC_TIMESTAMP(6)) ELSE NULL END, `current_version` = %s, `covered_position` = %s, `covered_count` =
         %s, `covered_tokens` = %s, `attempts` = %s, `next_attempt_at` = NULL, `last_error` = %s,
         `last_version` = %s, `lease_expires_at` = (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
-WHERE (`convmemory_session`.`epoch` = (%s)
-    AND `convmemory_session`.`lease_expires_at` > (UTC_TIMESTAMP(6))
-    AND `convmemory_session`.`lease_token` = (%s)
+WHERE (`convmemory_session`.`lease_token` = (%s)
     AND `convmemory_session`.`id` = (%s)
+    AND `convmemory_session`.`epoch` = (%s)
+    AND `convmemory_session`.`lease_expires_at` > (UTC_TIMESTAMP(6))
     AND `convmemory_session`.`covered_position` = (%s)
     AND `convmemory_session`.`last_version` = (%s));
 
@@ -695,12 +700,6 @@ INSERT INTO `convmemory_summary` (`session_id`, `version`, `parent_version`, `fi
     `stand_in`, `carried`, `cut`, `building`, `part_end`, `prompt_hash`, `identifiers`, `model_length`,
     `invalidated_at`, `created_at`)
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, UTC_TIMESTAMP(6));
-
--- publish (3 of 3)
-INSERT INTO `convmemory_attempt` (`session_id`, `alias`, `first_position`, `last_position`, `started_at`,
-    `due_seconds`, `duration_seconds`, `outcome`, `error`, `model`, `prompt_tokens`, `completion_tokens`,
-    `cached_tokens`, `cost`, `version`)
-VALUES (%s, %s, %s, %s, (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND), %s, %s, %s, %s, %s, %s, %s, %s, %s, %s);
 
 -- release (1 of 2)
 UPDATE `convmemory_session`
@@ -1133,9 +1132,7 @@ UPDATE `convmemory_session`
 SET `last_position` = %s, `unpinned_count` = %s, `unpinned_tokens` = %s, `settled_tokens` = %s,
     `newest_position` = %s, `pinned` = %s, `call_position` = %s, `exchange_calls` = %s, `open_calls` = %s,
     `covered_position` = %s, `covered_count` = %s, `covered_tokens` = %s, `pinned_count` = %s, `pinned_tokens`
-    = %s, `due_since` = NULL, `queued_at` = NULL, `attempts` = %s, `next_attempt_at` = NULL, `lease_token` =
-    %s, `lease_expires_at` = NULL, `last_error` = %s, `rebuild_after` = NULL, `answered_position` = %s,
-    `current_version` = %s, `indexed_position` = %s
+    = %s, `rebuild_after` = NULL, `answered_position` = %s, `current_version` = %s, `indexed_position` = %s
 WHERE `convmemory_session`.`id` = %s;
 
 -- clear (4 of 7)

@@ -511,43 +511,6 @@ WITH advanced AS (
 SELECT *
 FROM advanced;
 
--- append: a repeated tool result
-WITH advanced AS (
-    UPDATE convmemory_session
-    SET last_position = last_position + %(added)s,
-    unpinned_count = unpinned_count + %(added_unpinned)s,
-    unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-    settled_tokens = settled_tokens,
-    newest_position = newest_position,
-    answered_position = call_position,
-    open_calls = REPLACE(REPLACE(open_calls, %(result0)s, ''), %(result1)s, ''),
-    counter = CASE WHEN last_position = 0
-    OR counter = %(counter)s THEN %(counter)s ELSE '' END,
-    revision = revision + 1,
-    updated_at = STATEMENT_TIMESTAMP()
-    WHERE name_hash = %(name_hash)s
-    AND REPLACE(REPLACE(open_calls, %(result0)s, ''), %(result1)s, '') <> ''
-    AND exchange_calls LIKE %(like0)s
-    AND exchange_calls LIKE %(like1)s
-    AND exchange_calls NOT LIKE %(repeated)s
-    RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
-    due_revision = revision AS turned_due), added AS (
-    INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, usage,
-        tokens, tokens_through, position, answers, reply_to, cut_off, public_id, created_at)
-    SELECT advanced.id, batch.role, batch.kind, batch.content, batch.wire, batch.metadata, batch.format,
-        batch.item, batch.usage, batch.tokens, advanced.unpinned_tokens - %(added_tokens)s +
-        batch.tokens_through, advanced.last_position - %(added)s + batch.position, CASE WHEN batch.answers =
-        -1 THEN advanced.answered_position ELSE advanced.last_position - %(added)s + batch.answers END,
-        batch.reply_to, batch.cut_off, batch.public_id, COALESCE(batch.created_at, STATEMENT_TIMESTAMP())
-    FROM advanced, UNNEST(%(role)s::text[], %(kind)s::text[], %(content)s::text[], %(wire)s::text[],
-        %(metadata)s::text[], %(format)s::text[], %(item)s::text[], %(usage)s::text[], %(tokens)s::int[],
-        %(tokens_through)s::bigint[], %(position)s::bigint[], %(answers)s::bigint[], %(reply_to)s::bigint[],
-        %(cut_off)s::text[], %(public_id)s::uuid[], %(created_at)s::timestamptz[]) AS batch (role, kind,
-        content, wire, metadata, format, item, usage, tokens, tokens_through, position, answers, reply_to,
-        cut_off, public_id, created_at))
-SELECT *
-FROM advanced;
-
 -- append: a tool result, and a message of the user
 WITH advanced AS (
     UPDATE convmemory_session
@@ -667,7 +630,6 @@ VALUES (%(session_id)s, %(role)s, %(kind)s, %(content)s, %(tokens)s, %(tokens_th
     %(public_id)s, STATEMENT_TIMESTAMP());
 
 -- append, rows: several messages
--- append, rows: a repeated tool result
 -- append, rows: two pinned messages
 INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, usage, tokens,
     tokens_through, position, answers, reply_to, cut_off, public_id, created_at)

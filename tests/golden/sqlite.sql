@@ -294,27 +294,6 @@ AND exchange_calls NOT LIKE %(repeated)s
 RETURNING id, last_position, unpinned_tokens, answered_position, due_since || '' AS due,
 1 = 0 AS turned_due;
 
--- append, counters: a repeated tool result
-UPDATE convmemory_session
-SET last_position = last_position + %(added)s,
-unpinned_count = unpinned_count + %(added_unpinned)s,
-unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-settled_tokens = settled_tokens,
-newest_position = newest_position,
-answered_position = call_position,
-open_calls = REPLACE(REPLACE(open_calls, %(result0)s, ''), %(result1)s, ''),
-counter = CASE WHEN last_position = 0
-OR counter = %(counter)s THEN %(counter)s ELSE '' END,
-revision = revision + 1,
-updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
-WHERE name_hash = %(name_hash)s
-AND REPLACE(REPLACE(open_calls, %(result0)s, ''), %(result1)s, '') <> ''
-AND exchange_calls LIKE %(like0)s
-AND exchange_calls LIKE %(like1)s
-AND exchange_calls NOT LIKE %(repeated)s
-RETURNING id, last_position, unpinned_tokens, answered_position, due_since || '' AS due,
-1 = 0 AS turned_due;
-
 -- append, counters: a tool result, and a message of the user
 UPDATE convmemory_session
 SET last_position = last_position + %(added)s,
@@ -394,7 +373,6 @@ VALUES (%(session_id)s, %(role)s, %(kind)s, %(content)s, %(tokens)s, %(tokens_th
     %(public_id)s, REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', ''));
 
 -- append, rows: several messages
--- append, rows: a repeated tool result
 -- append, rows: two pinned messages
 INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, usage, tokens,
     tokens_through, position, answers, reply_to, cut_off, public_id, created_at)

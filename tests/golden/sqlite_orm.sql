@@ -702,11 +702,11 @@ ORDER BY 1 ASC;
 -- extend
 UPDATE "convmemory_session"
 SET "lease_expires_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', '')
-WHERE ("convmemory_session"."epoch" = (%s)
+WHERE ("convmemory_session"."lease_token" = (%s)
+    AND "convmemory_session"."id" = (%s)
+    AND "convmemory_session"."epoch" = (%s)
     AND "convmemory_session"."lease_expires_at" > (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') ||
-        '000', '.000000', ''))
-    AND "convmemory_session"."lease_token" = (%s)
-    AND "convmemory_session"."id" = (%s));
+        '000', '.000000', '')));
 
 -- record (1 of 2)
 UPDATE "convmemory_session"
@@ -729,11 +729,11 @@ SET "due_since" = CASE WHEN ("convmemory_session"."unpinned_tokens" > (%s)
         "current_version" = %s, "covered_position" = %s, "covered_count" = %s, "covered_tokens" = %s,
         "attempts" = %s, "next_attempt_at" = NULL, "last_error" = %s, "last_version" = %s, "lease_expires_at"
         = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', '')
-WHERE ("convmemory_session"."epoch" = (%s)
+WHERE ("convmemory_session"."lease_token" = (%s)
+    AND "convmemory_session"."id" = (%s)
+    AND "convmemory_session"."epoch" = (%s)
     AND "convmemory_session"."lease_expires_at" > (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') ||
         '000', '.000000', ''))
-    AND "convmemory_session"."lease_token" = (%s)
-    AND "convmemory_session"."id" = (%s)
     AND "convmemory_session"."covered_position" = (%s)
     AND "convmemory_session"."last_version" = (%s));
 
@@ -1155,9 +1155,7 @@ UPDATE "convmemory_session"
 SET "last_position" = %s, "unpinned_count" = %s, "unpinned_tokens" = %s, "settled_tokens" = %s,
     "newest_position" = %s, "pinned" = %s, "call_position" = %s, "exchange_calls" = %s, "open_calls" = %s,
     "covered_position" = %s, "covered_count" = %s, "covered_tokens" = %s, "pinned_count" = %s, "pinned_tokens"
-    = %s, "due_since" = NULL, "queued_at" = NULL, "attempts" = %s, "next_attempt_at" = NULL, "lease_token" =
-    %s, "lease_expires_at" = NULL, "last_error" = %s, "rebuild_after" = NULL, "answered_position" = %s,
-    "current_version" = %s, "indexed_position" = %s
+    = %s, "rebuild_after" = NULL, "answered_position" = %s, "current_version" = %s, "indexed_position" = %s
 WHERE "convmemory_session"."id" = %s;
 
 -- clear (4 of 7)
