@@ -188,12 +188,7 @@ def memory_of(alias: str, session_id: int) -> ConversationMemory | None:
         return None
 
 
-@shared_task(
-    name="convmemory.sweep",
-    ignore_result=True,
-    soft_time_limit=QUEUED_FOR,
-    time_limit=QUEUED_FOR + 30,
-)
+@shared_task(name="convmemory.sweep", ignore_result=True, soft_time_limit=QUEUED_FOR, time_limit=QUEUED_FOR + 30)
 def sweep(limit: int = 100, queued_for: float = QUEUED_FOR, **unknown: object) -> None:
     """Send a task for each session that has been due for a minute and was not queued for ``queued_for`` seconds.
 
@@ -324,13 +319,7 @@ class CeleryScheduler:
         return sender().send(hint, compact.app, wait=True)
 
     def send(
-        self,
-        memory: Memory,
-        session_id: int,
-        *,
-        delay: float = 0.0,
-        swept: bool = False,
-        wait: bool = True,
+        self, memory: Memory, session_id: int, *, delay: float = 0.0, swept: bool = False, wait: bool = True
     ) -> bool:
         """Send a task that folds the session in ``delay`` seconds. Return whether the broker seems to be available.
 

@@ -193,9 +193,12 @@ def check_whole_number(
 
 
 def check_search(
-    session: object, *, limit: object, offset: object, before: object, after: object, neighbours: object
+    session: object, *others: object, limit: object, offset: object, before: object, after: object, neighbours: object
 ) -> None:
-    """Raise InvalidArgument for numbers that no search takes. Positions need a ``session``."""
+    """Raise InvalidArgument for numbers that no search takes. Positions need a ``session``.
+
+    Raises InvalidSession unless exactly one of a session, and of ``others``, which stand for several, is not None.
+    """
     check_whole_number(limit, "limit", minimum=1, maximum=MAX_HITS)
     check_whole_number(offset, "offset", maximum=MAX_HITS)
     check_whole_number(neighbours, "neighbours", maximum=MAX_NEIGHBOURS)
@@ -203,11 +206,7 @@ def check_search(
         check_whole_number(position, name, optional=True)
         if position is not None and session is None:
             raise InvalidArgument(f"{name} is a position in a session: pass the session too.")
-
-
-def check_search_scopes(*scopes: object) -> None:
-    """Raise InvalidSession unless exactly one of a session, an owner, a visitor and a query is not None."""
-    given = [scope for scope in scopes if scope is not None]
+    given = [scope for scope in (session, *others) if scope is not None]
     if len(given) != 1:
         raise InvalidSession(
             "search() looks into one session, or into all sessions of an owner, of a visitor or of a query: pass "

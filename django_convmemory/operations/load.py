@@ -175,8 +175,8 @@ class Load(Append):
         System messages, reasoning and redacted messages are not found. A session that does not exist has no hits.
         Raises :class:`~django_convmemory.exceptions.InvalidSession` and ``InvalidArgument``.
         """
-        arguments.check_search(session, limit=limit, offset=offset, before=before, after=after, neighbours=neighbours)
-        arguments.check_search_scopes(session, owner, visitor, sessions)
+        numbers = {"limit": limit, "offset": offset, "before": before, "after": after, "neighbours": neighbours}
+        arguments.check_search(session, owner, visitor, sessions, **numbers)
         parsed = tokenizer.query(query)
         name = None if session is None else self.resolve(session)
         observed = observers.Search(alias=self.alias, query=query)

@@ -171,10 +171,7 @@ class Counters(NamedTuple):
                     "Give the site's own prompt to load(system=…) instead of storing it."
                 )
             pinned = (*self.pinned, Pinned(position, tokens))
-            return (
-                self._replace(last_position=position, pinned=pinned),
-                Row(position, self.unpinned_tokens, None),
-            )
+            return self._replace(last_position=position, pinned=pinned), Row(position, self.unpinned_tokens, None)
         through = self.unpinned_tokens + tokens
         answers = None
         if message.role == "tool" or previous is not None:

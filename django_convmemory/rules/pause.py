@@ -200,10 +200,7 @@ class Pause(NamedTuple):
             # The call began before the pause. A probe may be on its way, whose time it must not shorten.
             until = max(until, self.paused_until)
         return state._replace(
-            since=self.now if begins else state.since or self.now,
-            paused_until=until,
-            reason=reason,
-            error=text,
+            since=self.now if begins else state.since or self.now, paused_until=until, reason=reason, error=text
         )
 
     def _in(self, seconds: float) -> dt.datetime:
@@ -316,9 +313,8 @@ class Situation(NamedTuple):
             # At different times: one session whose content the model answers with "wrong key" must not be the one that
             # is tried first each time. And less and less often, because each time it pauses the alias.
             wait = MISCONFIGURED_PAUSE + random.uniform(0, _MISCONFIGURED_JITTER)  # noqa: S311
-            return (
-                Retry(max(wait, backoff(attempts)), True) if self.is_about_the_session(reason) else Retry(wait, False)
-            )
+            counts = self.is_about_the_session(reason)
+            return Retry(max(wait, backoff(attempts)) if counts else wait, counts)
         if reason == Reason.RATE_LIMIT:
             return Retry(min(LONGEST_OUTAGE_WAIT, pause_seconds(reason, retry_after=retry_after)), False)
         wait = max(random.uniform(0, backoff(attempts)), retry_after)  # noqa: S311

@@ -8,6 +8,7 @@ import enum
 import functools
 import hashlib
 import itertools
+import operator
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
@@ -115,14 +116,18 @@ class SummaryVersion:
     @classmethod
     def of(cls, version: int, made: Any) -> SummaryVersion:
         """Return the version with this number that ``made`` describes: a row, or a :class:`NewVersion`."""
-        names = ("first_position", "last_position", "text", "tokens", "part_end", "model_length")
-        shared = {name: getattr(made, name) for name in names}
-        return cls(version, identifiers=tuple(made.identifiers or ()), **shared)
+        first, last, text, tokens, part_end, model_length = _described(made)
+        return cls(version, first, last, text, tokens, part_end, tuple(made.identifiers or ()), model_length)
 
     @property
     def model_text(self) -> str:
         """What the model wrote of ``text``."""
         return self.text[: self.model_length]
+
+
+_described: Callable[[Any], tuple[Any, ...]] = operator.attrgetter(
+    "first_position", "last_position", "text", "tokens", "part_end", "model_length"
+)
 
 
 def emptied(version: SummaryVersion) -> SummaryVersion:
@@ -511,13 +516,7 @@ class Rebuild(NamedTuple):
 
 
 def rebuild_of(
-    claim: Claim,
-    unfinished: Iterable[Any],
-    stand_in: Any,
-    get: Callable[[int], Any],
-    *,
-    prompt_hash: str,
-    whole: bool,
+    claim: Claim, unfinished: Iterable[Any], stand_in: Any, get: Callable[[int], Any], *, prompt_hash: str, whole: bool
 ) -> Rebuild | None:
     """Return how the summary is made again, or None if there is nothing to make again.
 

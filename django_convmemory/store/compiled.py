@@ -57,6 +57,17 @@ def run(using: str, bound: Bound) -> int:
         return int(cursor.rowcount)
 
 
+def run_all(using: str, first: Bound, others: Iterable[Bound], rows: Iterable[models.Model]) -> bool:
+    """Run ``first``. If it changes a row, run the ``others`` and insert ``rows``. Return whether it did."""
+    if not run(using, first):
+        return False
+    for bound in others:
+        run(using, bound)
+    for row in rows:
+        insert(using, row)
+    return True
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class CompiledStatement:
     """The text of a statement for the database ``using``, and its parameters, some of which are slots."""

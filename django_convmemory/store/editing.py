@@ -25,14 +25,12 @@ from django_convmemory.rules.exchanges import MessageRef
 from django_convmemory.rules.strategies import Threshold
 from django_convmemory.rules.values import Appended, Edited, Redaction, SessionName, StoredMessage
 from django_convmemory.store import appending, columns, creating, database, index_rows, sql, transactions, used_keys
-from django_convmemory.store.database import Database
-from django_convmemory.store.index_rows import Copied
 
 # The number of rows that one statement names.
 _PORTION = 500
 
 
-class Editing(Database):
+class Editing(database.Database):
     """Changes stored conversations.
 
     Each operation that removes or changes messages raises the epoch, so that a compaction that began before cannot
@@ -228,7 +226,7 @@ class Editing(Database):
         """
         using, sessions = self.using, self._sessions
 
-        def work(public_id: uuid.UUID, index: Copied) -> values.Forked:
+        def work(public_id: uuid.UUID, index: index_rows.Copied) -> values.Forked:
             if not sessions.named(source).lock():
                 raise values.no_session(source) if source.row_id is None else values.gone(source)
             # Another fork with the same key held the lock until it was committed.
@@ -474,13 +472,7 @@ def begin(sessions: QuerySet[models.Session], *, updated: bool = True) -> int:
 
 
 def finish(
-    using: str,
-    session_id: int,
-    counters: Counters,
-    position: int,
-    threshold: Threshold,
-    *,
-    indexed_position: int,
+    using: str, session_id: int, counters: Counters, position: int, threshold: Threshold, *, indexed_position: int
 ) -> Edited:
     """Complete a change of the messages from ``position`` on.
 

@@ -16,6 +16,7 @@ segment. The same holds for ``truncate`` and ``clear``, also if other messages s
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -71,20 +72,13 @@ class Indexing(Database):
         if unindexed.last is not None and new[0].first == unindexed.last.first:
             updates.append(_replacing(using).bind(session_id=session_id, **new[0]._asdict()))
             new = new[1:]
-
-        def work() -> bool:
-            if not compiled.run(using, first):
-                return False
-            for update in updates:
-                compiled.run(using, update)
-            for segment in new:
-                compiled.insert(using, models.Segment(session_id=session_id, **segment._asdict()))
-            return True
+        rows = [models.Segment(session_id=session_id, **segment._asdict()) for segment in new]
 
         def happened() -> bool:
             sessions = models.Session.objects.using(using).filter(pk=session_id, epoch=unindexed.epoch)
             return sessions.filter(indexed_position__gte=reached).exists()
 
+        work = functools.partial(compiled.run_all, using, first, updates, rows)
         return transactions.run(using, work, savepoint=True, happened=happened)
 
 

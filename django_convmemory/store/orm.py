@@ -15,19 +15,7 @@ from django_convmemory.store.sweeping import Sweeping
 from django_convmemory.store.turns import Turns
 
 
-class ORMStore(
-    Creating,
-    Appending,
-    Reading,
-    Editing,
-    Indexing,
-    Searching,
-    Leases,
-    Publishing,
-    Sweeping,
-    Pauses,
-    Turns,
-):
+class ORMStore(Creating, Appending, Reading, Editing, Indexing, Searching, Leases, Publishing, Sweeping, Pauses, Turns):
     """Keeps sessions in the tables of this app. It knows nothing of models, prompts and budgets.
 
     ``using`` names the database. Without it the database routers choose one. :class:`~.in_memory.InMemoryStore` does

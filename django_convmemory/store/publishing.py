@@ -64,17 +64,7 @@ class Publishing(Database):
         ]
         if attempt is not None:
             rows.append(_attempt(claim, dataclasses.replace(attempt, version=number)))
-
-        def work() -> bool:
-            if not compiled.run(using, first):
-                return False
-            for update in updates:
-                compiled.run(using, update)
-            for row in rows:
-                compiled.insert(using, row)
-            return True
-
-        if transactions.run(using, work, savepoint=True):
+        if transactions.run(using, lambda: compiled.run_all(using, first, updates, rows), savepoint=True):
             return values.after_publishing(claim, version, number)
         if attempt is not None:
             self.record(claim, dataclasses.replace(attempt, outcome=AttemptOutcome.DROPPED))

@@ -17,7 +17,6 @@ from django_convmemory.rules import values
 from django_convmemory.rules.strategies import View
 from django_convmemory.rules.values import SessionName, SummaryVersion
 from django_convmemory.store import columns, database, preparing, sql
-from django_convmemory.store.database import Database
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +24,7 @@ logger = logging.getLogger(__name__)
 _decoded = json.JSONDecoder().raw_decode
 
 
-class Reading(Database):
+class Reading(database.Database):
     """Reads sessions."""
 
     def load(self, name: SessionName, view: View, pinned_tokens: float) -> values.Snapshot | None:

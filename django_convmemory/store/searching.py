@@ -20,7 +20,6 @@ from django_convmemory.rules import segments
 from django_convmemory.rules.segments import MAX_CHARACTERS, MOST_UNINDEXED, Extent, IndexRead, Segment
 from django_convmemory.rules.values import SessionName, StoredMessage
 from django_convmemory.store import columns, database, index_rows
-from django_convmemory.store.database import Database
 
 # A search looks into so many sessions of a person at most. The statement names each of them.
 _MOST_SESSIONS = 10_000
@@ -36,7 +35,7 @@ _NULL = Value(None, TextField())
 _NUMBER = Cast(Value(None), BigIntegerField())
 
 
-class Searching(Database):
+class Searching(database.Database):
     """Reads the index of sessions, and the messages that a search has found."""
 
     def read_index(self, name: SessionName, *, before: int | None, epoch: int | None) -> IndexRead | None:
