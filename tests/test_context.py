@@ -363,8 +363,8 @@ def test_the_wire_form_is_that_of_the_messages(conversation: list[ChatMessage], 
     names = accepted_names(says)
     wire: list[Any] = [message.to_openai() for message in says]
     for message in wire:
-        if message["role"] == "assistant":
-            message["content"] = message.get("content") or None
+        if "content" in message and message["role"] == "assistant":
+            message["content"] = message["content"] or None
         if "name" in message:
             message["name"] = names[message["name"]]
     assert context.to_openai() == context.to_openai("any") == wire

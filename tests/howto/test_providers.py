@@ -97,7 +97,7 @@ def test_the_responses_api(ann: User, model: OpenAIServer) -> None:
     items = model.log[1].body["input"]
     assert list(validators.responses(items)) == []
     assert [item["type"] for item in items] == [
-        *("message", "message", "message", "function_call", "function_call_output", "message")
+        *("message", "message", "reasoning", "message", "function_call", "function_call_output", "message")
     ]
     assert items[0]["content"] == "You are a helpful teacher."
     assert model.log[1].path == "/v1/responses"
