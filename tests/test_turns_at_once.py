@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from asgiref.sync import ThreadSensitiveContext, sync_to_async
+from django.db import connections
 
 from django_convmemory import exceptions
 from django_convmemory.chat_models.scripted import ScriptedChatModel
@@ -45,7 +46,10 @@ def test_an_asynchronous_function_appends_while_a_synchronous_reader_reads_under
 
     async def request() -> list[str]:
         async with ThreadSensitiveContext():  # Django's ASGIHandler does this for each request.
-            return await sync_to_async(view)()
+            try:
+                return await sync_to_async(view)()
+            finally:
+                await sync_to_async(connections.close_all)()
 
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.append(asyncio.run(request())), daemon=True)

@@ -149,10 +149,9 @@ def test_what_a_plain_client_may_not_send(
 
 def test_a_trusted_service_sends_what_append_takes(service: APIClient, chat: SessionHandle) -> None:
     # In Anthropic's form, a result of a tool is a part of a message of the user.
-    is_result = lambda message: "tool_result" in str(message["content"])  # noqa: E731
-    [result] = [message for message, _, _ in NEVER if is_result(message)]
+    [result] = [message for message, _, _ in NEVER if "tool_result" in str(message)]
     assert post(service, chat, result).json()["code"] == "tool_result_refused"
-    messages = [message for message, _, _ in NEVER if not is_result(message)]
+    messages = [message for message, _, _ in NEVER if message != result]
     assert post(service, chat, *messages).status_code == 201
     fields = [{name: value for name, value in message.items() if name != "kind"} for message in messages]
     kinds = [message.get("kind", "chat") for message in messages]
