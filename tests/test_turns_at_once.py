@@ -114,3 +114,30 @@ def test_a_stream_that_speaks_keeps_its_turn_whatever_the_timeout() -> None:
     with pytest.raises(exceptions.TurnInProgress):
         memory.answer("s", "Another", lambda turn: "Yes.", wait=0)
     list(pieces)
+
+
+def runs_a_tool_and_fails(turn: Turn) -> Any:
+    turn.append(ChatMessage.ai(None, tool_calls=[CALL]))
+    turn.append(turn.open_calls[0].result("found"))
+    raise ZeroDivisionError
+
+
+def test_a_retry_of_again_keeps_the_results_of_its_tools_and_what_others_have_asked(
+    memory: ConversationSummaryBufferMemory,
+) -> None:
+    question = memory.answer("s", "Hi", lambda turn: "Hello!").question
+    with pytest.raises(ZeroDivisionError):
+        memory.answer("s", again=question, ask=runs_a_tool_and_fails, key="k")
+    memory.answer("s", "And?", lambda turn: "Well.")
+    with pytest.raises(exceptions.QuestionChanged):
+        memory.answer("s", again=question, ask=lambda turn: "Good day!", key="k")
+    assert [row.message.text for row in memory.history("s")] == ["Hi", "", "found", "And?", "Well."]
+
+
+def test_a_retry_of_again_for_a_revision_goes_on(memory: ConversationSummaryBufferMemory) -> None:
+    question = memory.answer("s", "Hi", lambda turn: "Hello!").question
+    revision, _ = memory.store.revisions(memory.resolve("s"))
+    with pytest.raises(ZeroDivisionError):
+        memory.answer("s", again=question, ask=runs_a_tool_and_fails, key="k", revision=revision)
+    turn = memory.answer("s", again=question, ask=lambda turn: turn.context[-1].text, key="k", revision=revision)
+    assert turn.text == "found"

@@ -220,7 +220,8 @@ class Turn:
         if cut_off is not None:
             entries[-1] = entries[-1]._replace(cut_off=cut_off)
             ids[-1] = self._new_reply_id
-        key = self._key if cut_off is not None else None
+        # With the first message that is stored, so that a retry goes on after it.
+        key = self._key
 
         def store(step: Step) -> Appended:
             batch = Batch(entries, idempotency_key=key, ids=ids, step=step, asked=self._asked if key else None)
@@ -239,6 +240,7 @@ class Turn:
             error.reply = [reply.message for reply in said]
             raise
         receipt = appended.receipt
+        self._key = None
         if step.after is not None:
             self.messages = [stored for stored in self.messages if stored.position <= step.after]
         now = dt.datetime.now(dt.UTC)
