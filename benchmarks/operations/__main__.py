@@ -149,8 +149,8 @@ def report(results: list[dict[str, Any]]) -> None:
                 )
 
 
-def order(process: Any, operation: str, session: str, times: int) -> list[int]:
-    process.stdin.write(json.dumps({"do": operation, "session": session, "times": times}) + "\n")
+def order(process: Any, operation: str, session: str, times: int, clock: str = "perf_counter_ns") -> list[int]:
+    process.stdin.write(json.dumps({"do": operation, "session": session, "times": times, "clock": clock}) + "\n")
     process.stdin.flush()
     line = process.stdout.readline()
     if not line:
