@@ -376,7 +376,9 @@ def _shown(snapshot: Snapshot, strategy: Strategy, counter: TokenCounter, budget
     """
     tail, counters = snapshot.tail, snapshot.counters
     # The usual case: each message is an exchange.
-    plain = not counters.open_calls and not [row for row in tail if row.answers is not None or row.message.tool_calls]
+    plain = not counters.open_calls and not [
+        row for row in tail if row.answers is not None or row.message.tool_calls or row.message.role == "tool"
+    ]
     starts = range(len(tail)) if plain else exchanges.starts(tail, counters.open_position)
     tokens = [row.tokens for row in tail]
     # Steps are counted from the beginning, or from the end of the summary.

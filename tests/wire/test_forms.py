@@ -10,6 +10,7 @@ import pytest
 from django_convmemory import exceptions
 from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.context.wire import replies
+from django_convmemory.contrib import responses_items
 from django_convmemory.memory import ConversationSummaryBufferMemory
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.handles import SessionHandle
@@ -224,3 +225,9 @@ def test_a_file_counts_what_it_costs(session: SessionHandle, part: dict[str, Any
     assert least <= COUNT(ChatMessage.human([part])) <= most
     session.append(ChatMessage.human([{"type": "text", "text": "Look."}, part]))
     wires(session)
+
+
+def test_a_result_that_an_agent_stored_without_its_call_is_not_sent(session: SessionHandle) -> None:
+    session.append(responses_items.message({"type": "function_call_output", "call_id": "c1", "output": "Late."}))
+    assert wires(session) == ([], [], [])
+    assert len(session.history()) == 1
