@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import pathlib
 import stat
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -136,18 +135,18 @@ def test_a_message_cannot_command_the_terminal_that_shows_an_export() -> None:
 def test_a_session_that_is_truncated_during_the_export_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = memories["default"]
     memory.append("a", *[human(str(number)) for number in range(5)])
-    read = columns.message_of_values
+    read = columns.message_of
     messages: list[str | None] = []
 
-    def reading(values: Sequence[Any]) -> ChatMessage:
+    def reading(*values: Any) -> ChatMessage:
         messages.append(values[2])
         if len(messages) == 2:
             memory.truncate("a", after=1)
             memory.append("a", human("anew"), human("and more"), human("and more"))
-        return read(values)
+        return read(*values)
 
     monkeypatch.setattr(exporting, "_BATCH", 2)
-    monkeypatch.setattr(columns, "message_of_values", reading)
+    monkeypatch.setattr(columns, "message_of", reading)
 
     [record] = exported()
 
@@ -159,14 +158,14 @@ def test_a_session_that_is_truncated_during_the_export_is_read_again(monkeypatch
 def test_a_session_that_is_deleted_during_the_export_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = memories["default"]
     memory.append("a", *[human()] * 6)
-    read = columns.message_of_values
+    read = columns.message_of
 
-    def reading(values: Sequence[Any]) -> ChatMessage:
+    def reading(*values: Any) -> ChatMessage:
         models.Session.objects.all().delete()
-        return read(values)
+        return read(*values)
 
     monkeypatch.setattr(exporting, "_BATCH", 2)
-    monkeypatch.setattr(columns, "message_of_values", reading)
+    monkeypatch.setattr(columns, "message_of", reading)
 
     assert exported() == []
 

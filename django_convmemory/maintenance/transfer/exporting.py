@@ -135,7 +135,7 @@ def _transcribe(session_id: int, using: str, transcript: _Transcript) -> bool:
     for position, created_at, form, item, redacted_at, public_id, reply_to, cut_off, *stored in _rows(
         session_id, using
     ):
-        message = columns.with_item(columns.message_of_values(stored), form, item)
+        message = columns.with_item(columns.message_of(*stored), form, item)
         time = clock.aware(created_at, using).isoformat()
         transcript.created_at = transcript.created_at or time
         note = _given(
