@@ -210,7 +210,7 @@ class ChatMessage:
         if isinstance(content, str):
             content = check_text(content, "content")
         elif content is not None:
-            content = self._parts(content)
+            content = checked_parts(content)
         elif role != "assistant":
             raise InvalidMessage(f"A {role} message needs content: text or a list of content parts.")
         put = object.__setattr__  # The class is frozen.
@@ -254,9 +254,16 @@ class ChatMessage:
                 if not isinstance(value, Mapping):
                     raise InvalidMessage(f"{field} must be a dict, not {type(value).__name__}.")
                 object.__setattr__(self, field, freeze(value, field))
+        if not self.extra:
+            return
         for field in _WIRE_FIELDS:
-            if self.extra and self.extra.get(field) not in (None, ()):
+            if self.extra.get(field) not in (None, ()):
                 raise InvalidMessage(f"extra holds {field!r}, which is a field of the message. Pass it as {field}=….")
+        for form in OWN_FORMS:
+            own = self.extra.get(form)
+            if own is not None and not isinstance(own, Mapping):
+                raise InvalidMessage(f"{form} must be a dict with the content in that form, not {own!r:.100}.")
+            checked_parts((own or {}).get("content") or (), f"{form}.content")
 
     def _check_word(self, field: str) -> None:
         word: object = getattr(self, field)
@@ -275,17 +282,6 @@ class ChatMessage:
             raise InvalidMessage(f"item must be a dict that is not empty, not {item!r:.100}.")
         if type(self.item) is not FrozenDict:
             object.__setattr__(self, "item", freeze(self.item, "item"))
-
-    def _parts(self, content: Any) -> tuple[FrozenDict, ...]:
-        if not isinstance(content, (list, tuple)):
-            raise InvalidMessage(
-                f"content must be text, a list of content parts or None, not {type(content).__name__}."
-            )
-        for index, part in enumerate(content):
-            if not isinstance(part, Mapping) or not isinstance(part.get("type"), str):
-                raise InvalidMessage(f"content[{index}] must be a dict with a 'type', like {{'type': 'text', …}}.")
-        parts: tuple[FrozenDict, ...] = freeze(content, "content")
-        return parts
 
     def _calls(self, tool_calls: Any) -> tuple[FrozenDict, ...]:
         if self.role != "assistant":
@@ -466,6 +462,17 @@ class ChatMessage:
     def call_ids(self) -> tuple[str, ...]:
         """The ids of this message's tool calls, in order."""
         return tuple(call["id"] for call in self.tool_calls)
+
+
+def checked_parts(content: Any, where: str = "content") -> tuple[FrozenDict, ...]:
+    """Return content parts in their frozen form. Raises :class:`InvalidMessage` unless each is a dict with a type."""
+    if not isinstance(content, (list, tuple)):
+        raise InvalidMessage(f"{where} must be text, a list of content parts or None, not {type(content).__name__}.")
+    for index, part in enumerate(content):
+        if not isinstance(part, Mapping) or not isinstance(part.get("type"), str):
+            raise InvalidMessage(f"{where}[{index}] must be a dict with a 'type', like {{'type': 'text', …}}.")
+    parts: tuple[FrozenDict, ...] = freeze(content, where)
+    return parts
 
 
 def as_mapping(message: Any) -> Mapping[str, Any]:

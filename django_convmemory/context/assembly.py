@@ -206,8 +206,9 @@ class Context(Sequence[ChatMessage]):
         underscores.
         Raises :class:`~django_convmemory.exceptions.InvalidArgument` for other values.
         """
-        messages = self._arranged(chat.sendable(self._with_ids), roles)
-        return cast("list[ChatCompletionMessageParam]", chat.accepted(messages))
+        plain = chat.are_plain(self._messages)
+        messages = self._arranged(self._messages if plain else chat.sendable(self._with_ids), roles)
+        return cast("list[ChatCompletionMessageParam]", chat.accepted(messages, plain=plain))
 
     def to_anthropic(self, *, cache_control: bool = False, model: str | None = None) -> dict[str, Any]:
         """Return the arguments ``system`` and ``messages`` of ``client.messages.create`` of the ``anthropic`` package.

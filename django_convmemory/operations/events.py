@@ -39,7 +39,7 @@ HEADERS = {
 _SILENCE = 15.0
 _COMMENT = ": the model is silent\n\n"
 # After these, the same request would not be answered in another way.
-_FINAL = (exceptions.QuestionChanged, exceptions.InvalidMessage, exceptions.UnknownSession)
+_FINAL = (exceptions.QuestionChanged, exceptions.UnknownSession)
 
 
 # A stream is a TurnStream, which imports this module.
@@ -116,7 +116,8 @@ class _Events:
         return messages + event("done", pair | {"usage": turn.usage and turn.usage._asdict(), "etag": turn.etag})
 
     def _error(self, error: Exception) -> str:
-        if isinstance(error, exceptions.ConvMemoryError):
+        # The question is stored. So a message that cannot be stored is the model's, or one of the site's function.
+        if isinstance(error, exceptions.ConvMemoryError) and not isinstance(error, exceptions.InvalidMessage):
             document = problem(error.status, error.code, str(error))
         else:
             # What an exception of the site says may be secret.

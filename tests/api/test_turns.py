@@ -262,10 +262,15 @@ def test_what_is_no_question_is_refused(api: APIClient, chat: SessionHandle, bod
     assert len(texts(chat)) == 2
 
 
-def test_a_function_that_fails(api: APIClient, chat: SessionHandle, caplog: pytest.LogCaptureFixture) -> None:
-    def breaks_off(turn: Turn) -> Iterator[str]:
+@pytest.mark.parametrize("said", [None, {"choices": [{"delta": "a secret"}]}, {"role": "user a secret"}])
+def test_a_function_that_fails_or_a_model_that_sends_nonsense(
+    api: APIClient, chat: SessionHandle, caplog: pytest.LogCaptureFixture, said: Any
+) -> None:
+    def breaks_off(turn: Turn) -> Iterator[Any]:
         yield "Hel"
-        raise ZeroDivisionError("a secret")
+        if said is None:
+            raise ZeroDivisionError("a secret")
+        yield said
 
     answers.append(breaks_off)
     key = {"Idempotency-Key": "k"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import re
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from django_convmemory.contrib import responses_items
-from django_convmemory.exceptions import InvalidMessage
+from django_convmemory.exceptions import EmptyReply, InvalidMessage
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.handles import ConversationMemory, SessionHandle
 from django_convmemory.rules.options import ROLES
@@ -235,6 +236,60 @@ def test_each_provider_accepts_what_a_database_held(
     conversation: Any, number: int, options: Wire, as_values: bool
 ) -> None:
     check(validity.memories(ORMStore, **options)[number], conversation, as_values)
+
+
+# What a client may send, and a server that lies: JSON of any form in the place of something that is right.
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-1, 2) | st.sampled_from(("", "x", "text", "assistant", "tool_use")),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(("type", "id", "text")), inner),
+    max_leaves=4,
+)
+CHUNKS = """
+{"choices": [{"delta": {"role": "assistant", "content": "Hi"}, "finish_reason": null}], "usage": null}
+{"choices": [{"delta": {"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f", "arguments": "{}"}}]}}]}
+{"choices": [{"delta": {"audio": {"id": "a", "data": "AA"}, "refusal": "No."}, "finish_reason": "stop"}]}
+{"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2}}
+{"type": "message_start", "message": {"role": "assistant", "model": "m", "usage": {"input_tokens": 3}}}
+{"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
+{"type": "content_block_start", "index": 0, "content_block": {"type": "tool_use", "id": "c", "name": "f", "input": {}}}
+{"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hi"}}
+{"type": "content_block_delta", "index": 0, "delta": {"type": "input_json_delta", "partial_json": "{}"}}
+{"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 2}}
+{"type": "response.output_text.delta", "delta": "Hi"}
+{"type": "response.completed", "response": {"output": [{"type": "message", "content": [{"type": "output_text"}]}]}}
+"""
+
+
+@st.composite
+def damaged(draw: st.DrawFn, intact: st.SearchStrategy[Any]) -> Any:
+    """JSON in which one value is another one."""
+    value = json.loads(json.dumps(draw(intact)))
+    inside = value
+    while inside:
+        place = draw(st.sampled_from(list(inside) if isinstance(inside, dict) else range(len(inside))))
+        if not isinstance(inside[place], (dict, list)) or draw(st.booleans()):
+            inside[place] = draw(JSON)
+            break
+        inside = inside[place]
+    return value
+
+
+@given(st.lists(damaged(turns().map(lambda appends: [wire for _, wires in appends for wire in wires])), max_size=4))
+def test_any_message_is_refused_or_sent_on(conversation: list[list[Any]]) -> None:
+    session = validity.memories()[0].session("s")
+    for message in itertools.chain.from_iterable(conversation):
+        with contextlib.suppress(InvalidMessage):
+            session.append(message)
+    context = session.load(system=validity.SYSTEM)
+    json.dumps([context.to_openai(), context.to_anthropic(), context.to_responses(), context.to_text()])
+
+
+@given(st.lists(damaged(st.sampled_from([json.loads(line) for line in CHUNKS.strip().splitlines()])), max_size=4))
+def test_any_chunk_is_refused_or_part_of_a_reply(chunks: list[Any]) -> None:
+    session = validity.memories()[0].session("s")
+    with contextlib.suppress(InvalidMessage, EmptyReply):
+        text = "".join(session.stream_answer("Who?", lambda turn: iter(chunks)))
+        assert text.strip() in session.load()[-1].text
 
 
 @pytest.mark.parametrize("form", FORMS)

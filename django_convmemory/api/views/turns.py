@@ -24,7 +24,7 @@ from django_convmemory.api.serializers.messages import NewTurn
 from django_convmemory.api.throttles import TurnThrottle
 from django_convmemory.api.views.base import as_uuid, ids_in_body
 from django_convmemory.api.views.messages import StoringView
-from django_convmemory.exceptions import ConvMemoryError
+from django_convmemory.exceptions import ConvMemoryError, InvalidMessage
 from django_convmemory.operations.streams import TurnStream
 from django_convmemory.operations.turns import Turn, unknown_question
 from django_convmemory.rules.turns import Does, Step
@@ -100,13 +100,14 @@ class TurnList(TurnView):
         return Response(_represented(turn), status=status, headers={"ETag": turn.etag})
 
     def _read(self, stream: TurnStream) -> None:
-        """Read all of the reply. Raises a 502 if the site's function fails."""
+        """Read all of the reply. Raises a 502 if the site's function fails, or says what cannot be stored."""
         try:
             for _text in stream:
                 pass
-        except (ConvMemoryError, APIException, Http404, PermissionDenied):
-            raise
-        except Exception:
+        except Exception as error:
+            answers = isinstance(error, (ConvMemoryError, APIException, Http404, PermissionDenied))
+            if answers and not isinstance(error, InvalidMessage):
+                raise
             logger.exception("The site's function failed to answer.")
             detail = "The model did not reply. The message is stored. Send the same request again."
             raise Problem(502, "responder_failed", detail) from None

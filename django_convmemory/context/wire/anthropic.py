@@ -49,7 +49,7 @@ def to_anthropic(
         _add(wire, "user", [_result(call) for call in turn.calls])
         if len(instructions) + turn.end in marks:
             _mark(wire[-1]["content"] if wire else system)
-    last = others[-1].extra.get(ANTHROPIC, {}) if others else {}
+    last = (others[-1].extra.get(ANTHROPIC) if others else None) or {}
     if wire and wire[-1]["role"] == "assistant" and last.get("stop_reason") != "pause_turn":
         # Newer models refuse to go on with the beginning of a reply.
         _add(wire, "user", _text_blocks([CONTINUES.text]))
@@ -107,13 +107,14 @@ def _is_whole(block: Mapping[str, Any]) -> bool:
     """Whether Anthropic takes a block back: it is an assistant's, a text has words, and a thought its signature."""
     field = {"text": "text", "thinking": "signature"}.get(block["type"], "type")
     is_known = block["type"] in _OF_ASSISTANT or block["type"].endswith("_tool_result")
-    return is_known and bool(str(block.get(field) or "").strip())
+    value = block.get(field)
+    return is_known and isinstance(value, str) and bool(value.strip())
 
 
 def _result(call: calls.ToolCall) -> _Block:
     block: _Block = {"type": "tool_result", "tool_use_id": call.id}
     content = _blocks(call.result)
-    failed = {"is_error": True} if call.result.extra.get(ANTHROPIC, {}).get("is_error") else {}
+    failed = {"is_error": True} if (call.result.extra.get(ANTHROPIC) or {}).get("is_error") else {}
     return {**block, "content": content, **failed} if content else {**block, **failed}
 
 

@@ -35,19 +35,28 @@ _READ_PARTS = ("image_url", "file", "input_audio")
 _OWN_PARTS = (*_READ_PARTS, "video_url", "audio_url")
 
 
-def sendable(messages: Sequence[ChatMessage]) -> Sequence[ChatMessage]:
+def are_plain(messages: Sequence[ChatMessage]) -> bool:
+    """Whether each message is a role and a text, as usually. Every server accepts these as they are."""
+    # This is no function of a message, because each load asks it of each one.
+    return not [
+        message
+        for message in messages
+        if type(message.content) is not str
+        or not message.content
+        or message.content.isspace()
+        or message.extra
+        or message.tool_calls
+        or message.name is not None
+        or message.tool_call_id is not None
+    ]
+
+
+def sendable(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
     """Return what chat completions can say of well-formed ``messages``.
 
     A part that they do not have is its type in brackets. The files in results of tools are in a message of the user
     after them. A message without a word, a call or a file is left out, as is a thought that only one provider reads.
     """
-    # Usually each message is a text. This is no function, because each load asks it of each message.
-    if not [
-        message
-        for message in messages
-        if type(message.content) is not str or not message.content or message.content.isspace() or message.extra
-    ]:
-        return messages
     made: list[ChatMessage] = []
     files: list[dict[str, Any]] = []
     for message in messages:
@@ -61,7 +70,7 @@ def sendable(messages: Sequence[ChatMessage]) -> Sequence[ChatMessage]:
                 parts = [part if part["type"] == "text" else _text(f"[{part['type']}: see below]") for part in parts]
             content: Any = parts or (None if message.role == "assistant" else "")
             message = dataclasses.replace(message, content=content)
-        if message.extra.get("audio"):
+        if message.role == "assistant" and message.extra.get("audio"):
             message = _with_speech(message)
         if message.role == "tool" or not _says_nothing(message):
             made.append(message)
@@ -80,7 +89,8 @@ def _with_speech(message: ChatMessage) -> ChatMessage:
     """Return a spoken reply with the id of its sound. Once the provider has forgotten the sound, with its words."""
     audio = message.extra["audio"]
     extra = {field: value for field, value in message.extra.items() if field != "audio"}
-    if isinstance(audio, Mapping) and audio.get("id") and (audio.get("expires_at") or 0) > time.time():
+    expires_at = audio.get("expires_at") if isinstance(audio, Mapping) and audio.get("id") else None
+    if isinstance(expires_at, (int, float)) and expires_at > time.time():
         return dataclasses.replace(message, extra={**extra, "audio": {"id": audio["id"]}})  # type: ignore[arg-type]
     words = "\n".join(chat_messages.said_elsewhere({"audio": audio}))
     return dataclasses.replace(message, content=message.content or words or None, extra=extra)  # type: ignore[arg-type]
@@ -112,13 +122,13 @@ def _part(part: Mapping[str, Any], role: str) -> list[dict[str, Any]]:
     return [_text(f"[{form}]")]
 
 
-def accepted(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
+def accepted(messages: Sequence[ChatMessage], *, plain: bool) -> list[dict[str, Any]]:
     """Return ``messages`` in chat-completions form, with names that OpenAI accepts and without empty fields."""
+    if plain:
+        return [{"role": message.role, "content": message.content} for message in messages]
     wire = [message.as_stored() for message in messages]
-    # Usually each message is a role and a content, which every server accepts.
-    unusual = [fields for fields in wire if len(fields) != 2 or not fields.get("content")]
-    names = accepted_names(messages) if unusual else {}
-    for fields in unusual:
+    names = accepted_names(messages)
+    for fields in wire:
         if fields.get("name") is not None:
             fields["name"] = names[fields["name"]]
         if not fields.get("tool_calls", True):
@@ -256,9 +266,12 @@ def _with_name(message: ChatMessage) -> ChatMessage:
 def _joined(messages: Sequence[ChatMessage]) -> str | list[dict[str, Any]]:
     """Return the contents of ``messages`` as one: texts with blank lines between them, or a list of all parts."""
     if all(isinstance(message.content, str) for message in messages):
-        return "\n\n".join(message.text for message in messages if message.text)
+        return "\n\n".join(message.text for message in messages if message.text.strip())
     parts: list[dict[str, Any]] = []
     for message in messages:
-        content = chat_messages.thaw(message.content)
-        parts += [{"type": "text", "text": content}] if isinstance(content, str) else content or []
+        content = message.content
+        if isinstance(content, tuple):
+            parts += chat_messages.thaw(content)
+        elif content and content.strip():
+            parts.append(_text(content))
     return parts

@@ -15,7 +15,7 @@ from typing import Any
 
 from django_convmemory import content_parts
 from django_convmemory.exceptions import InvalidMessage
-from django_convmemory.messages import ANTHROPIC, RESPONSES, ChatMessage, as_mapping, dumps, freeze
+from django_convmemory.messages import ANTHROPIC, RESPONSES, ChatMessage, as_mapping, checked_parts, dumps
 
 # The blocks of an assistant that a chat message can say, and what only Anthropic has.
 _SAID = frozenset({"text", "tool_use"})
@@ -96,15 +96,14 @@ def of_anthropic(message: ChatMessage | Mapping[str, Any]) -> list[ChatMessage]:
     else:
         role, content = message.get("role", "assistant"), message.get("content")
         own = {name: message[name] for name in ("model", "stop_reason") if message.get(name)}
-    content = [{"type": "text", "text": content}] if isinstance(content, str) else content or ()
-    blocks: Sequence[Mapping[str, Any]] = freeze(content, "content")
+    blocks = checked_parts([{"type": "text", "text": content}] if isinstance(content, str) else content or ())
     if role == "assistant":
         calls = [
             call(block.get("id"), block.get("name"), dumps(block.get("input") or {}))
             for block in blocks
             if block["type"] == "tool_use"
         ]
-        text = "\n".join(block["text"] for block in blocks if block["type"] == "text" and block["text"])
+        text = "\n".join(content_parts.texts([block for block in blocks if block["type"] == "text"]))
         is_plain = all(block["type"] in _SAID and not block.get("citations") for block in blocks)
         extra = {} if is_plain else {ANTHROPIC: {"content": blocks, **own}}
         return [ChatMessage("assistant", text or None, tool_calls=calls, extra=extra, **others)]  # type: ignore[arg-type]
@@ -135,10 +134,10 @@ def of_response(items: Sequence[Mapping[str, Any]], model: Any = None) -> ChatMe
     texts: list[str] = []
     refusals: list[str] = []
     calls: list[dict[str, Any]] = []
-    for item in items:
+    for item in checked_parts(items, "output"):
         if item["type"] == "message":
             content = item.get("content") or ()
-            for part in [{"type": "text", "text": content}] if isinstance(content, str) else content:
+            for part in checked_parts([{"type": "text", "text": content}] if isinstance(content, str) else content):
                 (refusals if part.get("refusal") else texts).append(content_parts.read(part).text)
         elif item["type"] == "function_call":
             calls.append(call(item.get("call_id"), item.get("name"), item.get("arguments") or ""))

@@ -5,10 +5,11 @@ Sources: the references of OpenAI's chat completions and Responses, and of Anthr
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from django_convmemory.context.wire import forms
 from django_convmemory.exceptions import InvalidMessage
@@ -18,6 +19,27 @@ logger = logging.getLogger(__name__)
 
 # Why the three providers end a reply that has become too long.
 _LENGTH = frozenset({"length", "max_tokens", "max_output_tokens", "model_context_window_exceeded"})
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _as_documented(read: Callable[P, T]) -> Callable[P, T]:
+    """Raise InvalidMessage if a reply has not the form that its provider documents. Clients do not check that."""
+
+    @functools.wraps(read)
+    def checking(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return read(*args, **kwargs)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            if isinstance(error, InvalidMessage):
+                raise
+            raise InvalidMessage(
+                f"The model's reply does not have the form that its API documents: {error!r:.200}"
+            ) from error
+
+    return checking
 
 
 class Reply(NamedTuple):
@@ -41,6 +63,7 @@ def _says(part: Mapping[str, Any]) -> bool:
     return bool(text.strip()) if isinstance(text, str) else True
 
 
+@_as_documented
 def read(result: Any) -> list[Reply]:
     """Return the messages of a reply: a text, a message, a reply of a client, or a list of these.
 
@@ -89,7 +112,7 @@ def _usage(reported: Any) -> Mapping[str, Any] | None:
 
 
 def _cut_off(reason: Any) -> str:
-    return "length" if reason in _LENGTH else ""
+    return "length" if isinstance(reason, str) and reason in _LENGTH else ""
 
 
 def _message(text: str, calls: list[dict[str, Any]], refusal: str = "", extra: Mapping[str, Any] = {}) -> ChatMessage:
@@ -133,6 +156,7 @@ class Chunks:
         whole = [*self._whole, *(self.replies() if self._blocks else ())]
         return bool(self._calls) or any(reply.message.tool_calls for reply in whole)
 
+    @_as_documented
     def begins_another(self, chunk: Any) -> bool:
         """Whether ``chunk`` belongs to the message after this one, which has ended."""
         if not self.ended:
@@ -142,6 +166,7 @@ class Chunks:
             return any(choice.get("delta") for choice in plain["choices"])
         return plain.get("type") not in ("message_stop", "content_block_stop", "message_delta", "text")
 
+    @_as_documented
     def add(self, chunk: Any) -> str:
         """Add a chunk: a text, a chunk of a client, or a whole reply. Return the text that it adds."""
         text = self._half + (chunk if isinstance(chunk, str) else self._read(chunk))
@@ -237,6 +262,7 @@ class Chunks:
         if reason is not None:
             self._reason, self.ended = reason, True
 
+    @_as_documented
     def replies(self) -> list[Reply]:
         """Return the messages that the chunks make."""
         if self._whole:
