@@ -16,7 +16,8 @@ from django.http import HttpRequest, StreamingHttpResponse
 from django_convmemory.context.wire.replies import Chunks, Reply
 from django_convmemory.exceptions import TurnError
 from django_convmemory.operations import events
-from django_convmemory.operations.turns import Turn, Turns, arguments_of, awaited, uncancelled, waited
+from django_convmemory.operations.answer import Answer, arguments_of, awaited, uncancelled, waited
+from django_convmemory.operations.turns import Turn
 from django_convmemory.rules.turns import Does
 
 logger = logging.getLogger(__name__)
@@ -142,13 +143,7 @@ class TurnStream:
 
         Raises TurnLost.
         """
-        turn = self.turn
-        if time.monotonic() - turn._alive < self.sign_of_life:
-            return False
-        turn._alive = time.monotonic()
-        stopped = turn._memory.store.renew_turn(turn._name, turn._step)
-        turn._memory.store.give_back_connection()
-        return stopped
+        return time.monotonic() - self.turn._alive >= self.sign_of_life and self.turn._renew()
 
     def _answering(self) -> _Steps[None]:
         turn = self.turn
@@ -174,8 +169,7 @@ class TurnStream:
             # The reader has gone, or the page that asked for the stop. Nobody is there for an error of the turn.
             try:
                 with turn._ending():
-                    stopped = turn._memory.store.renew_turn(turn._name, turn._step)
-                    turn._finish_early(said, "stopped" if stopped else "lost")
+                    turn._finish_early(said, "stopped" if turn._renew() else "lost")
             except TurnError as error:
                 logger.warning("A reply that was cut off was not stored in session %.300r: %s", turn._name.key, error)
             raise
@@ -255,10 +249,10 @@ class _Source:
             self._exits.pop()
 
 
-class Streams(Turns):
+class Streams(Answer):
     """Answers questions in pieces."""
 
-    @arguments_of(Turns.asked)
+    @arguments_of(Answer.asked)
     def stream_answer(self, *asked: Any, **options: Any) -> TurnStream:
         """Store ``question``, and return the pieces of the reply, which is stored at their end.
 
@@ -269,7 +263,7 @@ class Streams(Turns):
         question = self.asked(*asked, **options)
         return self._stream(waited(self._opening(question)), question.ask)
 
-    @arguments_of(Turns.asked)
+    @arguments_of(Answer.asked)
     async def astream_answer(self, *asked: Any, **options: Any) -> TurnStream:
         """The asynchronous twin of :meth:`stream_answer`."""
         question = self.asked(*asked, **options)

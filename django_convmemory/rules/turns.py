@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import enum
-import uuid
 from typing import NamedTuple
 
-from django_convmemory.exceptions import QuestionChanged, StaleRevision, TurnInProgress, TurnLost
+from django_convmemory.exceptions import QuestionChanged, TurnInProgress, TurnLost
 
 # Note [A turn is in the session's row]
 #
@@ -68,16 +67,6 @@ class State(NamedTuple):
     epoch: int
     last_position: int
     revision: int
-
-    def require(self, revision: int | None) -> None:
-        """Raise StaleRevision unless the session is at ``revision``. None: at any."""
-        if revision not in (None, self.revision):
-            raise StaleRevision("The session was changed since this revision. Read it again before you repeat this.")
-
-
-def new_token() -> str:
-    """Return a token that no other turn has."""
-    return uuid.uuid4().hex
 
 
 def in_progress(seconds: float) -> TurnInProgress:

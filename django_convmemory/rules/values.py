@@ -26,7 +26,7 @@ from django_convmemory.exceptions import (
 )
 from django_convmemory.messages import ChatMessage
 from django_convmemory.rules import usage
-from django_convmemory.rules.counters import Counters, Covered, Pinned
+from django_convmemory.rules.counters import Counters, Covered, Entry, Pinned
 from django_convmemory.rules.exchanges import MessageRef
 from django_convmemory.rules.strategies import View
 
@@ -165,6 +165,12 @@ class StoredMessage(NamedTuple):
     reply_to: int | None = None
     cut_off: str | None = None
     usage: Mapping[str, Any] | None = None
+
+    @classmethod
+    def of(cls, entry: Entry, position: int, created_at: dt.datetime, message_id: uuid.UUID) -> StoredMessage:
+        """Return the message that was stored for ``entry`` at this position."""
+        stored = (position, created_at, entry.message, entry.tokens, False, message_id)
+        return cls(*stored, entry.reply_to, entry.cut_off, entry.usage)
 
     def to_json(self) -> dict[str, Any]:
         """Return what the HTTP API shows of the message."""

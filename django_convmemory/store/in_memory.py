@@ -355,8 +355,7 @@ class InMemoryStore:
         session.counters, session.places = counters, session.places + places
         for entry, place, message_id in zip(batch.entries, places, batch.ids, strict=True):
             created_at = entry.created_at or dt.datetime.fromtimestamp(now, dt.UTC)
-            row = (place.position, created_at, entry.message, entry.tokens, False, message_id)
-            session.rows.append(StoredMessage(*row, entry.reply_to, entry.cut_off, entry.usage))
+            session.rows.append(StoredMessage.of(entry, place.position, created_at, message_id))
         last = len(session.rows)
         if batch.key_hash is not None:
             first, size = batch.key_place(last)
@@ -578,11 +577,11 @@ class InMemoryStore:
         checked = batch.with_step(step._replace(epoch=-1))
         return self.replace(name, step.after, checked, threshold, counter=counter, revision=None)
 
-    def moved(self, name: SessionName, step: Step, last_id: uuid.UUID, question_id: uuid.UUID) -> State | None:
+    def moved(self, name: SessionName, step: Step, last_id: uuid.UUID, question_id: uuid.UUID) -> int | None:
         session = self.session(name)
         wanted = {(step.question, question_id), (step.last_position, last_id)}
         found = {(row.position, row.id) for row in session.rows if not row.redacted}
-        return session.state if len(session.rows) == step.last_position and wanted <= found else None
+        return session.epoch if len(session.rows) == step.last_position and wanted <= found else None
 
     def revisions(self, name: SessionName) -> tuple[int, int]:
         return self.session(name).revision, 0

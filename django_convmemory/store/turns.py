@@ -113,20 +113,18 @@ class Turns(Database):
 
         return transactions.run(using, work, savepoint=True)
 
-    def moved(self, name: SessionName, step: Step, last_id: uuid.UUID, question_id: uuid.UUID) -> State | None:
-        """Return the state of the session if the question and the last message of the turn are as they were, or None.
+    def moved(self, name: SessionName, step: Step, last_id: uuid.UUID, question_id: uuid.UUID) -> int | None:
+        """Return the epoch of the session if the question and the last message of the turn are as they were, or None.
 
         Only another message was redacted then.
         """
         using = self.using
-        row = models.Session.objects.using(using).named(name).values_list("pk", *State._fields).first()
-        state = None if row is None else State(*row[1:])
-        if row is None or state is None or state.last_position != step.last_position:
-            return None
-        rows = models.Message.objects.using(using).filter(session_id=row[0], redacted_at__isnull=True)
+        unmoved = models.Session.objects.using(using).named(name).filter(last_position=step.last_position)
+        session_id, epoch = unmoved.values_list("pk", "epoch").first() or (0, None)
+        rows = models.Message.objects.using(using).filter(session_id=session_id, redacted_at__isnull=True)
         wanted = {step.question: question_id, step.last_position: last_id}
         found = dict(rows.filter(position__in=list(wanted)).values_list("position", "public_id"))
-        return state if found == wanted else None
+        return epoch if found == wanted else None
 
     def revisions(self, name: SessionName) -> tuple[int, int]:
         """Return the two numbers that count the changes of the session: of its messages, and of its details."""

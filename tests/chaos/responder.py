@@ -20,7 +20,8 @@ import tests.chaos.app  # noqa: F401  as a project's package does
 from django_convmemory.api.views.turns import TurnList
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
-from django_convmemory.operations.turns import Turn, Turns
+from django_convmemory.operations.answer import Answer
+from django_convmemory.operations.turns import Turn
 
 # What the model does, and how often of a hundred times. BAD gives no whole reply.
 KINDS = {"answers": 58, "whole": 9, "slow": 12, "long": 2}
@@ -37,7 +38,7 @@ def note(what: str, **more: Any) -> None:
     os.write(NOTES, json.dumps(line).encode() + b"\n")
 
 
-def open_and_note(self: Turns, asked: Any, opens: Any = Turns._open) -> Turn:
+def open_and_note(self: Answer, asked: Any, opens: Any = Answer._open) -> Turn:
     began = time.time()
     turn: Turn = opens(self, asked)
     if not turn.replayed:
@@ -46,7 +47,7 @@ def open_and_note(self: Turns, asked: Any, opens: Any = Turns._open) -> Turn:
     return turn
 
 
-Turns._open = open_and_note  # type: ignore[method-assign]
+Answer._open = open_and_note  # type: ignore[method-assign]
 
 
 def answer(turn: Turn) -> Iterator[Any]:

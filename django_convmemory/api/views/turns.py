@@ -25,8 +25,9 @@ from django_convmemory.api.throttles import TurnThrottle
 from django_convmemory.api.views.base import as_uuid, ids_in_body
 from django_convmemory.api.views.messages import StoringView
 from django_convmemory.exceptions import ConvMemoryError, InvalidMessage
+from django_convmemory.operations.answer import unknown_question
 from django_convmemory.operations.streams import TurnStream
-from django_convmemory.operations.turns import Turn, unknown_question
+from django_convmemory.operations.turns import Turn
 from django_convmemory.rules.turns import Does, Step
 
 logger = logging.getLogger(__name__)
