@@ -631,10 +631,10 @@ def test_a_rebuild_sees_a_session_that_ends_with_its_summary() -> None:
         covered_tokens=50,
     )
     claim = Claim(1, values.SessionName("default", "key"), "token", 0, 2, 1, 0.0, counters, summary=None)
-    begun = values.Rebuild(None, {}, None).claim(claim)
+    begun = values.rebuilding(claim, None, {}, None)
     assert (begun.rebuilding, begun.summary) == (True, None)
     assert begun.counters == Counters(last_position=6, unpinned_count=5, unpinned_tokens=50)
     newest = models.Summary(version=2, last_position=3, covered_count=2, covered_tokens=20)
-    continued = values.Rebuild(None, {1: models.Summary(version=1), 2: newest}, None).claim(claim)
+    continued = values.rebuilding(claim, None, {1: models.Summary(version=1), 2: newest}, None)
     assert continued.summary == newest.value
     assert continued.counters == begun.counters._replace(covered_position=3, covered_count=2, covered_tokens=20)

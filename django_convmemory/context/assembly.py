@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import math
@@ -51,6 +52,7 @@ class QuotesPlace(NamedTuple):
     room: float
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class Context(Sequence[ChatMessage]):
     """The messages to send, in order: the system prompt, pinned messages, the summary, and the tail as far as it fits.
 
@@ -68,39 +70,26 @@ class Context(Sequence[ChatMessage]):
       changed in between, or more results of tools give way. So a provider's cache can serve them.
     """
 
-    def __init__(
-        self,
-        leading: Sequence[Part] = (),
-        tail: Sequence[MessageRef] = (),
-        *,
-        tokens: int = 0,
-        summary: str | None = None,
-        covered: int = 0,
-        omitted: int = 0,
-        over_budget: bool = False,
-        pending: bool = False,
-        revision: int = 0,
-        changing_position: int = 0,
-        filler_tokens: int = 0,
-        room: float = math.inf,
-        roles: str = "any",
-    ) -> None:
-        self._leading = leading
-        self._tail = tail
-        self._messages = [part.message for part in leading] + [row.message for row in tail]
-        self.summary = summary
-        self.covered = covered
-        self.tokens = tokens
-        self.recalled: Sequence[Hit] = ()
-        self._recalled_at: int | None = None
-        self._room = room
-        self._filler_tokens = filler_tokens
-        self.omitted = omitted
-        self.over_budget = over_budget
-        self.pending = pending
-        self.revision = revision
-        self._changing_position = changing_position
-        self._roles = roles
+    _leading: Sequence[Part] = ()
+    _tail: Sequence[MessageRef] = ()
+    _: dataclasses.KW_ONLY
+    tokens: int = 0
+    summary: str | None = None
+    covered: int = 0
+    omitted: int = 0
+    over_budget: bool = False
+    pending: bool = False
+    revision: int = 0
+    recalled: Sequence[Hit] = ()
+    _recalled_at: int | None = None
+    _changing_position: int = 0
+    _filler_tokens: int = 0
+    _room: float = math.inf
+    _roles: str = "any"
+
+    @functools.cached_property
+    def _messages(self) -> list[ChatMessage]:
+        return [part.message for part in self._leading] + [row.message for row in self._tail]
 
     @functools.cached_property
     def parts(self) -> tuple[Part, ...]:
@@ -109,41 +98,6 @@ class Context(Sequence[ChatMessage]):
         if self._recalled_at is not None:
             tail[self._recalled_at] = tail[self._recalled_at]._replace(name="recalled")
         return (*self._leading, *tail)
-
-    def _for_quotes(self) -> QuotesPlace:
-        """Return where quotes go, and how much room is left for them."""
-        roles = [row.message.role for row in self._tail]
-        newest = len(roles) - 1 - roles[::-1].index("user") if "user" in roles else None
-        return QuotesPlace(
-            question=None if newest is None else self._tail[newest].message,
-            at=newest or 0,
-            first_position=min((row.position for row in self._tail if row.position), default=None),
-            room=max(0.0, self._room),
-        )
-
-    def _quoting(self, quotes: ChatMessage, hits: Sequence[Hit], at: int, counter: TokenCounter) -> Context:
-        """Return this context with ``quotes``, a message that quotes ``hits``, before the index ``at`` of the tail."""
-        row = MessageRef(0, quotes, counter.count(quotes))
-        tail = [*self._tail[:at], row, *self._tail[at:]]
-        filler_tokens = _filler_tokens(self._roles, self._leading, tail, counter)
-        context = Context(
-            self._leading,
-            tail,
-            tokens=self.tokens + row.tokens + filler_tokens - self._filler_tokens,
-            summary=self.summary,
-            covered=self.covered,
-            omitted=self.omitted,
-            over_budget=self.over_budget,
-            pending=self.pending,
-            revision=self.revision,
-            changing_position=self._changing_position,
-            filler_tokens=filler_tokens,
-            room=self._room - row.tokens - filler_tokens + self._filler_tokens,
-            roles=self._roles,
-        )
-        context.recalled = hits
-        context._recalled_at = at
-        return context
 
     @property
     def stable_prefix(self) -> int:
@@ -279,7 +233,7 @@ def assemble(
     if snapshot is None:
         total = _total(leading)
         over_budget = max_tokens is not None and total > max_tokens
-        return Context(leading, tokens=total, over_budget=over_budget, roles=options.roles)
+        return Context(leading, tokens=total, over_budget=over_budget, _roles=options.roles)
     pinned = [Part("pinned", row.message, row.tokens, row.position) for row in snapshot.pinned]
     pinned_tokens = _total(pinned)
     if max_tokens is not None:
@@ -324,10 +278,10 @@ def assemble(
         over_budget=summary_tokens + tail_tokens + filler_tokens > budget,
         pending=snapshot.due,
         revision=snapshot.revision,
-        changing_position=changing_position,
-        filler_tokens=filler_tokens,
-        room=budget - summary_tokens - tail_tokens - filler_tokens,
-        roles=options.roles,
+        _changing_position=changing_position,
+        _filler_tokens=filler_tokens,
+        _room=budget - summary_tokens - tail_tokens - filler_tokens,
+        _roles=options.roles,
     )
 
 
@@ -341,12 +295,32 @@ def _filler_tokens(roles: str, leading: Sequence[Part], tail: Sequence[MessageRe
 
 def for_quotes(context: Context) -> QuotesPlace:
     """Return where quotes go in ``context``, and how much room is left for them."""
-    return context._for_quotes()
+    tail = context._tail
+    roles = [row.message.role for row in tail]
+    newest = len(roles) - 1 - roles[::-1].index("user") if "user" in roles else None
+    return QuotesPlace(
+        question=None if newest is None else tail[newest].message,
+        at=newest or 0,
+        first_position=min((row.position for row in tail if row.position), default=None),
+        room=max(0.0, context._room),
+    )
 
 
-def quoting(context: Context, quotes: ChatMessage, hits: Sequence[Hit], counter: TokenCounter) -> Context:
-    """Return ``context`` with the message ``quotes``, which quotes ``hits``."""
-    return context._quoting(quotes, hits, context._for_quotes().at, counter)
+def quoting(context: Context, quotes: ChatMessage, hits: Sequence[Hit], at: int, counter: TokenCounter) -> Context:
+    """Return ``context`` with ``quotes``, a message that quotes ``hits``, before the index ``at`` of the tail."""
+    row = MessageRef(0, quotes, counter.count(quotes))
+    tail = [*context._tail[:at], row, *context._tail[at:]]
+    filler_tokens = _filler_tokens(context._roles, context._leading, tail, counter)
+    added = row.tokens + filler_tokens - context._filler_tokens
+    return dataclasses.replace(
+        context,
+        _tail=tail,
+        tokens=context.tokens + added,
+        recalled=hits,
+        _recalled_at=at,
+        _filler_tokens=filler_tokens,
+        _room=context._room - added,
+    )
 
 
 def system_message(system: Any) -> ChatMessage | None:

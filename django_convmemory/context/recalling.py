@@ -74,7 +74,8 @@ def with_quotes(
             candidates = [*chosen, (each, searching.hit(each, query, length=_EXCERPT))]
             candidates.sort(key=lambda candidate: candidate[1].position)
             hits = [hit for _, hit in candidates]
-            attempt = contexts.quoting(context, _message([found for found, _ in candidates], hits, zone), hits, counter)
+            quotes = _message([found for found, _ in candidates], hits, zone)
+            attempt = contexts.quoting(context, quotes, hits, place.at, counter)
             if attempt.tokens - context.tokens <= room:
                 chosen, recalling = candidates, attempt
         observed.hits = [hit for _, hit in chosen]

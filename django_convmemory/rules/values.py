@@ -8,7 +8,6 @@ import enum
 import functools
 import hashlib
 import itertools
-import operator
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
@@ -116,18 +115,13 @@ class SummaryVersion:
     @classmethod
     def of(cls, version: int, made: Any) -> SummaryVersion:
         """Return the version with this number that ``made`` describes: a row, or a :class:`NewVersion`."""
-        first, last, text, tokens, part_end, model_length = _described(made)
-        return cls(version, first, last, text, tokens, part_end, tuple(made.identifiers or ()), model_length)
+        shown = (made.first_position, made.last_position, made.text, made.tokens)
+        return cls(version, *shown, made.part_end, tuple(made.identifiers or ()), made.model_length)
 
     @property
     def model_text(self) -> str:
         """What the model wrote of ``text``."""
         return self.text[: self.model_length]
-
-
-_described: Callable[[Any], tuple[Any, ...]] = operator.attrgetter(
-    "first_position", "last_position", "text", "tokens", "part_end", "model_length"
-)
 
 
 def emptied(version: SummaryVersion) -> SummaryVersion:
@@ -485,60 +479,51 @@ def continued(claim: Claim, line: dict[int, Any]) -> Claim:
     return dataclasses.replace(claim, summary=parts[-1], parts=len(parts)) if parts else claim
 
 
-class Rebuild(NamedTuple):
-    """A rebuild that may begin or go on.
-
-    It begins after the version ``base``, or at the first message if that is None. ``line`` are the unfinished versions
-    after which it goes on, by number. ``first`` is the first version that it replaces because the fallback made it, or
-    None.
-    """
-
-    base: Any
-    line: dict[int, Any]
-    first: Any
-
-    def claim(self, claim: Claim) -> Claim:
-        """Return the claim of the rebuild, from the claim of the session.
-
-        Its counters are those of a session that ends where the current summary ends.
-        """
-        newest = next(reversed(self.line.values()), self.base)
-        finished = [version for version in self.line.values() if not _is_part(version)]
-        covered = finished[-1].covered if finished else self.base.covered if self.base else Covered()
-        counters = Counters(
-            last_position=claim.counters.covered_position,
-            unpinned_count=claim.counters.covered_count,
-            unpinned_tokens=claim.counters.covered_tokens,
-            **covered._asdict(),
-        )
-        return dataclasses.replace(
-            claim,
-            counters=counters,
-            summary=newest and newest.value,
-            rebuilding=True,
-            replaces=self.first.value.version if self.first else 0,
-            parts=len(list(itertools.takewhile(_is_part, reversed(self.line.values())))),
-        )
-
-
 def rebuild_of(
     claim: Claim, unfinished: Iterable[Any], stand_in: Any, get: Callable[[int], Any], *, prompt_hash: str, whole: bool
-) -> Rebuild | None:
-    """Return how the summary is made again, or None if there is nothing to make again.
+) -> tuple[Claim, dict[int, Any]] | None:
+    """Return the claim of a rebuild, from the claim of the session, or None if there is nothing to make again.
 
     ``stand_in`` is the first finished version that the fallback made, or None, and ``unfinished`` are the versions that
-    are not finished, in order. ``get`` returns a finished version by its number, or None. ``whole``: it begins at the
-    first message. Otherwise it goes on with a rebuild that began there, or begins before the first stand-in.
+    are not finished, in order. Those after which the rebuild goes on are returned too, by number. ``get`` returns a
+    finished version by its number, or None. ``whole``: it begins at the first message. Otherwise it goes on with a
+    rebuild that began there, or begins before the first stand-in.
     """
     base, first = _before(stand_in, get) if stand_in else (None, None)
-    covered = claim.counters.covered_position
-    rows = [version for version in unfinished if _may_continue(version, covered)]
+    rows = [version for version in unfinished if _may_continue(version, claim.counters.covered_position)]
     line = building_line(rows, prompt_hash)
     if line or whole:
-        return Rebuild(None, line, first)
-    if first is None:
+        base = None
+    elif first is None:
         return None
-    return Rebuild(base, building_line(rows, prompt_hash, base.value.version) if base else {}, first)
+    elif base:
+        line = building_line(rows, prompt_hash, base.value.version)
+    return rebuilding(claim, base, line, first), line
+
+
+def rebuilding(claim: Claim, base: Any, line: dict[int, Any], first: Any) -> Claim:
+    """Return the claim of a rebuild that begins after the version ``base``, or at the first message if that is None.
+
+    It goes on after the unfinished versions ``line``. ``first`` is the first version that it replaces because the
+    fallback made it, or None. Its counters are those of a session that ends where the current summary ends.
+    """
+    newest = next(reversed(line.values()), base)
+    finished = [version for version in line.values() if not _is_part(version)]
+    covered = finished[-1].covered if finished else base.covered if base else Covered()
+    counters = Counters(
+        last_position=claim.counters.covered_position,
+        unpinned_count=claim.counters.covered_count,
+        unpinned_tokens=claim.counters.covered_tokens,
+        **covered._asdict(),
+    )
+    return dataclasses.replace(
+        claim,
+        counters=counters,
+        summary=newest and newest.value,
+        rebuilding=True,
+        replaces=first.value.version if first else 0,
+        parts=len(list(itertools.takewhile(_is_part, reversed(line.values())))),
+    )
 
 
 def _may_continue(version: Any, covered: int) -> bool:

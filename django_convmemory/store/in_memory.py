@@ -645,9 +645,10 @@ class InMemoryStore:
         if rebuild is None:  # What the fallback had made was replaced meanwhile.
             session.lease_token, session.lease_expires_at, session.rebuild_after = "", 0.0, NEVER
             return "not_due"
+        claim, line = rebuild
         for version in building:
-            version.valid = version.value.version in rebuild.line
-        return rebuild.claim(claim)
+            version.valid = version.value.version in line
+        return claim
 
     def turns(self, claim: Claim) -> list[Turn]:
         return [Turn(ref.position, ref.tokens, ref.answers, ref.message.role) for ref in self.messages(claim)]

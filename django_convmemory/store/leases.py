@@ -101,8 +101,9 @@ class Leases(Database):
             rows = self._sessions.filter(pk=session_id, lease_token=claimed.token)
             transactions.update(rows, rebuild_after=None, lease_token="", lease_expires_at=None)
             return "not_due"
-        _invalidate_others(unfinished, rebuild.line)
-        return rebuild.claim(claimed)
+        claim, line = rebuild
+        _invalidate_others(unfinished, line)
+        return claim
 
     def turns(self, claim: Claim) -> list[Turn]:
         """Return the tail of the session as it was when it was claimed, without texts."""

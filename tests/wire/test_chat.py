@@ -189,7 +189,7 @@ def test_with_alternating_roles_the_last_message_may_yet_grow() -> None:
     context = assemble(snapshot(asked), Buffer(), Options(roles="alternating"), Utf8TokenCounter(), system="Be brief.")
     assert (len(context), context.stable_prefix) == (4, 2)
     assert assemble(snapshot(asked), Buffer(), Options(), Utf8TokenCounter()).stable_prefix == 3
-    assert Context([Part("system", ChatMessage.system("A."), 3)], roles="alternating").stable_prefix == 1
+    assert Context([Part("system", ChatMessage.system("A."), 3)], _roles="alternating").stable_prefix == 1
 
 
 # Names.
