@@ -24,8 +24,8 @@ from django_convmemory import models
 from django_convmemory.fold.run import Outcome
 from django_convmemory.memory import ConversationSummaryBufferMemory
 from django_convmemory.messages import ChatMessage, FrozenDict
-from django_convmemory.operations.append import Receipt
 from django_convmemory.operations.handles import SessionHandle
+from django_convmemory.rules.values import Receipt
 from django_convmemory.search import indexing
 from django_convmemory.store import transactions
 from tests.folding import MarkerModel, build

@@ -25,7 +25,7 @@ from django_convmemory.memory import (
     memories,
 )
 from django_convmemory.messages import ChatMessage
-from django_convmemory.operations.append import Receipt
+from django_convmemory.rules.values import Receipt
 from django_convmemory.scheduling import NullScheduler
 from django_convmemory.store.in_memory import InMemoryStore
 from django_convmemory.store.orm import ORMStore

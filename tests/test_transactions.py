@@ -20,7 +20,7 @@ from django_convmemory import exceptions, models
 from django_convmemory.maintenance import integrity
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
-from django_convmemory.operations.append import Receipt
+from django_convmemory.rules.values import Receipt
 from django_convmemory.store import transactions
 from tests import processes
 from tests.stopping import CALL, OPERATIONS, Case, result_of

@@ -229,7 +229,8 @@ def assemble(
     and the newest exchange are never left out. Old results of tools give way afterwards: what is left out, and what is
     folded, goes by the tokens of what is stored.
     """
-    leading = _system_part(system, counter)
+    prompt = system_message(system)
+    leading = [] if prompt is None else [Part("system", prompt, counter.count(prompt))]
     if snapshot is None:
         total = _total(leading)
         over_budget = max_tokens is not None and total > max_tokens
@@ -259,7 +260,7 @@ def assemble(
     tail_tokens = _total(tail)
     if summary is not None and summary_tokens + tail_tokens > room:
         summary, summary_tokens = None, 0
-    # A summary is empty if there was nothing to summarize yet: see parts.wordless.
+    # A summary is empty if there was nothing to summarize yet: see Chunk.is_wordless.
     if summary is not None and summary.text:
         leading.append(Part("summary", options.summary_message(summary.text), summary.tokens))
 
@@ -333,11 +334,6 @@ def system_message(system: Any) -> ChatMessage | None:
             f"system must be a string, or a message with the role system or developer. Its role is {message.role!r}."
         )
     return message
-
-
-def _system_part(system: Any, counter: TokenCounter) -> list[Part]:
-    message = system_message(system)
-    return [] if message is None else [Part("system", message, counter.count(message))]
 
 
 def _total(rows: Sequence[Part] | Sequence[MessageRef]) -> int:

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
 
 from django_convmemory import exceptions
-from django_convmemory.context import assembly
 from django_convmemory.context.wire import forms, replies
 from django_convmemory.context.wire.replies import Reply
 from django_convmemory.messages import ChatMessage
@@ -118,8 +117,8 @@ class Answer(Load):
                 raise exceptions.InvalidMessage("The question is empty. Pass what the user wants to know.")
         key = arguments.check_idempotency_key(key, "key")
         arguments.check_whole_number(revision, "revision", optional=True)
-        self.check_loading(system=system, max_tokens=max_tokens, recall=recall)
-        loading = {"system": assembly.system_message(system), "max_tokens": max_tokens, "recall": recall}
+        prompt = self.check_loading(system=system, max_tokens=max_tokens, recall=recall)
+        loading = {"system": prompt, "max_tokens": max_tokens, "recall": recall}
         name = self.resolve(session)
         stored = _id_of(again, "again"), _id_of(edit, "edit")
         return Question(name, message, ask, key, *stored, revision, loading, wait)

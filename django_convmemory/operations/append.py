@@ -18,8 +18,6 @@ from django_convmemory.rules import creations
 from django_convmemory.rules.counters import Batch, Entry
 from django_convmemory.rules.values import Appended, Receipt, SessionName
 
-__all__ = ["Append", "Receipt"]
-
 
 class Append(BaseMemory):
     """Stores messages."""

@@ -103,7 +103,7 @@ class Edit(BaseMemory):
         arguments.check_whole_number(after, "after")
         arguments.check_whole_number(revision, "revision", optional=True)
         removed, edited = self.store.truncate(self.resolve(session), after, self.threshold, revision=revision)
-        self._edited([edited] if edited else [])
+        self._edited(edited)
         return removed
 
     atruncate = asynchronous(truncate)
@@ -115,7 +115,7 @@ class Edit(BaseMemory):
         the database is lost during the COMMIT, ``django_convmemory.exceptions.OutcomeUnknown`` is raised.
         """
         popped, edited = self.store.pop(self.resolve(session), self.threshold)
-        self._edited([edited] if edited else [])
+        self._edited(edited)
         return popped
 
     apop = asynchronous(pop)
@@ -150,7 +150,7 @@ class Edit(BaseMemory):
         request = ("fork", source.name_hash, at, target.alias, target.key, description)
         creation = creations.creation(target.scope, idempotency_key, *request)
         forked = self.store.fork(source, target, at, self.threshold, **description, creation=creation)
-        self._edited([forked.edited])
+        self._edited(forked.edited)
         return forked.session
 
     afork = asynchronous(fork)
@@ -165,14 +165,14 @@ class Edit(BaseMemory):
         """
         arguments.check_whole_number(position, "position", minimum=1)
         redaction = self.store.redact(self.resolve(session), position, self.threshold, forks=forks)
-        self._edited(redaction.edited)
+        self._edited(*redaction.edited)
         return Redacted(len(redaction.edited), redaction.in_flight)
 
     aredact = asynchronous(redact)
 
-    def _edited(self, sessions: list[Edited]) -> None:
+    def _edited(self, *sessions: Edited | None) -> None:
         for edited in sessions:
-            if edited.turned_due:
+            if edited is not None and edited.turned_due:
                 self._schedule(edited.session_id)
 
     def erase(self, *, owner: Any = None, visitor: str | None = None) -> int:

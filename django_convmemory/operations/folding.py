@@ -16,11 +16,13 @@ from django.dispatch import Signal
 
 from django_convmemory import observers, scheduling, signals, tokens
 from django_convmemory.chat_models.base import ChatModel, Price
+from django_convmemory.exceptions import InvalidSession
 from django_convmemory.fold import run
 from django_convmemory.fold.base import Fold, Steps, lease_seconds
 from django_convmemory.fold.request import Requests
 from django_convmemory.fold.run import Outcome, Result
 from django_convmemory.messages import check_text
+from django_convmemory.operations import arguments
 from django_convmemory.operations.arguments import NOT_GIVEN, Named
 from django_convmemory.operations.twins import asynchronous
 from django_convmemory.prompts import DefaultPrompts, Prompts
@@ -116,16 +118,17 @@ class BaseMemory(scheduling.Memory):
                 return self._finish(session_id, self._index(session_id, asked=asked))
             return Result(Outcome.NOT_DUE)
         with observers.folding(observers.Run(alias=self.alias, session_id=session_id, work=work)) as observed:
-            result = run.drive(self._steps(self.model, observed, asked=asked))
-            observed.outcome = result.outcome.value
-            return self._finish(session_id, result)
+            return run.drive(self._steps(self.model, observed, asked=asked))
 
     def _steps(self, model: ChatModel, observed: observers.Run, *, asked: bool = True) -> Steps[Result]:
-        """Return the steps of the run ``observed``."""
+        """Take the steps of the run ``observed``."""
         fold = Fold(memory=self, model=model, run=observed)
         if observed.work in ("compact", "retry"):
-            return run.compact(fold, asked=asked, despite_pause=observed.work == "retry")
-        return run.rebuild(fold, whole=observed.work == "rebuild")
+            result = yield from run.compact(fold, asked=asked, despite_pause=observed.work == "retry")
+        else:
+            result = yield from run.rebuild(fold, whole=observed.work == "rebuild")
+        observed.outcome = result.outcome.value
+        return self._finish(observed.session_id, result)
 
     def _finish(self, session_id: int, result: Result) -> Result:
         if result.again:
@@ -221,9 +224,24 @@ class BaseMemory(scheduling.Memory):
     def session(self, key: str | Named, *, owner: Any = NOT_GIVEN, visitor: Any = NOT_GIVEN) -> Any:
         """Return a handle of a session."""
 
-    @abc.abstractmethod
     def resolve(self, session: str | Named) -> SessionName:
-        """Return the name of the session that a key, a handle or a ``Session`` row stands for."""
+        """Return the name of the session that a key, a handle or a ``Session`` row stands for.
+
+        Raises :class:`~django_convmemory.exceptions.InvalidSession` for a session of another alias.
+        """
+        if isinstance(session, str):
+            return SessionName(self.alias, arguments.check_key(session))
+        # isinstance() with a protocol would take longer than the rest of this function.
+        name = getattr(session, "session_name", None)
+        if not isinstance(name, SessionName):
+            raise InvalidSession(
+                f"Pass the session as a key, a handle or a Session row, not as {type(session).__name__}."
+            )
+        if name.alias != self.alias:
+            raise InvalidSession(
+                f"The session {name.key!r} belongs to memories[{name.alias!r}], not to memories[{self.alias!r}]."
+            )
+        return name
 
     def _send(self, signal: Signal, name: SessionName, session_id: int, **arguments: Any) -> None:
         """Send a signal with a handle of the session."""
@@ -291,10 +309,7 @@ class Folding(BaseMemory):
         if session_id is None:
             return Outcome.NOT_DUE
         with observers.folding(observers.Run(alias=self.alias, session_id=session_id, work=work)) as observed:
-            result = await run.adrive(self._steps(self.model, observed))
-            observed.outcome = result.outcome.value
-            await sync_to_async(self._finish)(session_id, result)
-            return result.outcome
+            return (await run.adrive(self._steps(self.model, observed))).outcome
 
     def request_compaction(self, session: str | Named, *, despite_pause: bool = False) -> bool:
         """Ask the scheduler to fold what is due in the session soon, even if the next attempt has to wait.

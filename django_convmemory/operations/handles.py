@@ -53,25 +53,6 @@ class ConversationMemory(Streams, Edit, Folding):
             return SessionHandle(self, self.resolve(key))
         return SessionHandle(self, arguments.session_name(self.store, self.alias, key, owner, visitor))
 
-    def resolve(self, session: str | Named) -> SessionName:
-        """Return the name of the session that a key, a handle or a ``Session`` row stands for.
-
-        Raises :class:`~django_convmemory.exceptions.InvalidSession` for a session of another alias.
-        """
-        if isinstance(session, str):
-            return SessionName(self.alias, arguments.check_key(session))
-        # isinstance() with a protocol would take longer than the rest of this function.
-        name = getattr(session, "session_name", None)
-        if not isinstance(name, SessionName):
-            raise InvalidSession(
-                f"Pass the session as a key, a handle or a Session row, not as {type(session).__name__}."
-            )
-        if name.alias != self.alias:
-            raise InvalidSession(
-                f"The session {name.key!r} belongs to memories[{name.alias!r}], not to memories[{self.alias!r}]."
-            )
-        return name
-
     def adopt(self, visitor: str, user: Any) -> list[SessionHandle]:
         """Let a user adopt the sessions of a visitor in this memory, as at login. Return the sessions.
 

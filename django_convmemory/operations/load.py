@@ -7,12 +7,13 @@ from typing import Any
 from django_convmemory import observers
 from django_convmemory.context import assembly, recalling
 from django_convmemory.context.assembly import Context
+from django_convmemory.messages import ChatMessage
 from django_convmemory.operations import arguments
-from django_convmemory.operations.append import Append, Receipt
+from django_convmemory.operations.append import Append
 from django_convmemory.operations.arguments import NOT_GIVEN, Named
 from django_convmemory.operations.twins import asynchronous
 from django_convmemory.rules.strategies import View
-from django_convmemory.rules.values import SessionName, StoredMessage
+from django_convmemory.rules.values import Receipt, SessionName, StoredMessage
 from django_convmemory.search import searching, tokenizer
 from django_convmemory.search.hits import Hits
 
@@ -113,20 +114,19 @@ class Load(Append):
         The parameters are theirs. An asynchronous view waits for a thread once instead of twice. Wrong arguments are
         found before anything is written. Raises the errors of both operations.
         """
-        self.check_loading(system=system, max_tokens=max_tokens, recall=recall)
-        message = assembly.system_message(system)
+        message = self.check_loading(system=system, max_tokens=max_tokens, recall=recall)
         receipt = self.append(session, *messages, idempotency_key=idempotency_key, usage=usage)
         return receipt, self.load(session, system=message, max_tokens=max_tokens, recall=recall)
 
     aappend_and_load = asynchronous(append_and_load)
 
     @staticmethod
-    def check_loading(*, system: Any, max_tokens: int | None, recall: bool | str | None) -> None:
-        """Check the arguments of :meth:`load` before anything is written. Raises their errors."""
+    def check_loading(*, system: Any, max_tokens: int | None, recall: bool | str | None) -> ChatMessage | None:
+        """Check the arguments of :meth:`load` before anything is written. Return ``system`` as a message."""
         arguments.check_whole_number(max_tokens, "max_tokens", maximum=None, optional=True)
         if recall is not None and not isinstance(recall, bool):
             tokenizer.query(recall)
-        assembly.system_message(system)
+        return assembly.system_message(system)
 
     def history(
         self,
@@ -175,7 +175,13 @@ class Load(Append):
         System messages, reasoning and redacted messages are not found. A session that does not exist has no hits.
         Raises :class:`~django_convmemory.exceptions.InvalidSession` and ``InvalidArgument``.
         """
-        numbers = {"limit": limit, "offset": offset, "before": before, "after": after, "neighbours": neighbours}
+        numbers: dict[str, Any] = {
+            "limit": limit,
+            "offset": offset,
+            "before": before,
+            "after": after,
+            "neighbours": neighbours,
+        }
         arguments.check_search(session, owner, visitor, sessions, **numbers)
         parsed = tokenizer.query(query)
         name = None if session is None else self.resolve(session)
@@ -195,16 +201,7 @@ class Load(Append):
             if self.options.index:
                 for session_id in searching.to_index(searched):
                     self._schedule(session_id)
-            observed.hits = hits = searching.search(
-                self.store,
-                searched,
-                parsed,
-                limit=limit,
-                offset=offset,
-                after=after,
-                before=before,
-                neighbours=neighbours,
-            )
+            observed.hits = hits = searching.search(self.store, searched, parsed, **numbers)
         return hits
 
     asearch = asynchronous(search)

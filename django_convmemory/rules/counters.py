@@ -74,10 +74,10 @@ class Previous(NamedTuple):
     continues: bool = False
 
     @classmethod
-    def of(cls, message: ChatMessage, position: int, answers: int | None) -> Previous:
-        return cls(
-            message.format, message.role, message.kind, position if answers is None else answers, answers is not None
-        )
+    def of(cls, message: Any, position: int, answers: int | None) -> Previous:
+        """Return the ``message`` at this position, a message or its row."""
+        begins = position if answers is None else answers
+        return cls(message.format, message.role, message.kind, begins, answers is not None)
 
 
 class Covered(NamedTuple):

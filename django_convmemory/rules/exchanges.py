@@ -77,6 +77,11 @@ class MessageRef(NamedTuple):
     created_at: dt.datetime | None = None
     tokens_through: int = 0
 
+    @property
+    def begins(self) -> int:
+        """The position at which the exchange begins that the message continues, or its own."""
+        return self.position if self.answers is None else self.answers
+
 
 def redacted(message: ChatMessage) -> ChatMessage:
     """Return a redacted message as a model sees it: with a notice instead of the content."""
@@ -96,8 +101,7 @@ def well_formed(rows: Iterable[MessageRef]) -> list[MessageRef]:
     for row in rows:
         if row.answers is not None and row.message.tool_call_id is not None:
             results.setdefault((row.answers, row.message.tool_call_id), []).append(row)
-        begins = row.position if row.answers is None else row.answers
-        calls.update((begins, call_id) for call_id in row.message.call_ids)
+        calls.update((row.begins, call_id) for call_id in row.message.call_ids)
     for call, found in results.items():
         if 0 < calls[call] < len(found):
             found[calls[call] - 1 :] = found[-1:]
@@ -107,8 +111,8 @@ def well_formed(rows: Iterable[MessageRef]) -> list[MessageRef]:
             continue
         arranged.append(row)
         # One exchange can have several messages with calls. The results answer where it begins.
-        begins = row.position if row.answers is None else row.answers
         for call_id in row.message.call_ids:
-            answers = results.get((begins, call_id)) or [MessageRef(0, ChatMessage.tool(NO_RESULT, call_id), 0, begins)]
-            arranged.append(answers.pop(0))
+            answers = results.get((row.begins, call_id))
+            missing = [] if answers else [MessageRef(0, ChatMessage.tool(NO_RESULT, call_id), 0, row.begins)]
+            arranged.append((answers or missing).pop(0))
     return arranged

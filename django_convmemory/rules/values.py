@@ -96,7 +96,7 @@ class Appended(NamedTuple):
 class SummaryVersion:
     """A stored version of the summary. It stands for everything through ``last_position``.
 
-    - ``part_end``: if it is not None, only a part of the exchange that ends there is in it: see :mod:`.parts`.
+    - ``part_end``: if it is not None, only a part of the exchange that ends there is in it: see :mod:`.chunk`.
     - ``identifiers``: what was said with digits, the latest mention first: see :mod:`.identifiers`.
     - ``model_length``: how many characters of ``text`` the model wrote. None: all of them. The rest shows identifiers.
 
@@ -258,10 +258,6 @@ class NewVersion:
     @property
     def covered(self) -> Covered:
         return Covered(self.last_position, self.covered_count, self.covered_tokens)
-
-    def stored(self, number: int) -> SummaryVersion:
-        """Return this version as the one with this number."""
-        return SummaryVersion.of(number, self)
 
 
 class AttemptOutcome(enum.StrEnum):
@@ -571,7 +567,7 @@ def after_publishing(claim: Claim, version: NewVersion, number: int) -> Claim:
         last_version=number,
         attempts=0,
         counters=claim.counters if is_part else claim.counters.covering(version.covered),
-        summary=version.stored(number),
+        summary=SummaryVersion.of(number, version),
         parts=claim.parts + 1 if is_part else 0,
     )
 

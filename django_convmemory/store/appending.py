@@ -243,9 +243,5 @@ def _previous(using: str, session: models.Session, batch: Batch) -> Previous | N
     if first.format == CHAT or first.role != "assistant":
         return None
     rows = models.Message.objects.using(using).filter(session=session, position=session.last_position)
-    row = transactions.latest(rows).values_list("format", "role", "kind", "answers").first()
-    if row is None or row[0] is None:
-        return None
-    form, role, kind, answers = row
-    begins = session.last_position if answers is None else answers
-    return Previous(str(form), role, kind, begins, answers is not None)
+    row = transactions.latest(rows).only("format", "role", "kind", "answers").first()
+    return None if row is None or row.format is None else Previous.of(row, session.last_position, row.answers)

@@ -78,8 +78,7 @@ class Editing(database.Database):
             reached = sessions.at(revision).filter(last_position__gte=position)
             # It locks the session's row, so that no redaction or deletion comes in between.
             if position < 1 or not reached.update(details=F("details") + 1):
-                if not exists_at(sessions, revision) and name.row_id is not None:
-                    raise values.gone(name)
+                _require_row(sessions, name, revision)
                 raise _no_message(sessions, position)
             session_id = database.id_of(transactions.latest(sessions))
             rows = models.Message.objects.using(using).filter(session_id=session_id, position=position)
@@ -166,8 +165,7 @@ class Editing(database.Database):
                 if replayed is not None:
                     return replayed
             if not locked:
-                if not exists_at(sessions, revision) and name.row_id is not None:
-                    raise values.gone(name)
+                _require_row(sessions, name, revision)
                 if after:
                     raise _no_message(sessions, after)
                 # Without the lock of its row, messages that another process stores meanwhile would stay.
@@ -356,8 +354,7 @@ def _begun(
     """Return the session after :func:`begin`, or None if it does not meet the conditions."""
     if begin(sessions.at(revision).filter(**conditions)):
         return transactions.latest(sessions).get()
-    if not exists_at(sessions, revision) and name.row_id is not None:
-        raise values.gone(name)
+    _require_row(sessions, name, revision)
     return None
 
 
@@ -381,6 +378,12 @@ def exists_at(sessions: models.SessionQuerySet, revision: int | None) -> bool:
     if current is not None and revision is not None and current != revision:
         raise values.stale(revision, current)
     return current is not None
+
+
+def _require_row(sessions: models.SessionQuerySet, name: SessionName, revision: int | None) -> None:
+    """Raise StaleRevision for another revision, and UnknownSession if the row that ``name`` means is gone."""
+    if not exists_at(sessions, revision) and name.row_id is not None:
+        raise values.gone(name)
 
 
 def _no_message(sessions: models.SessionQuerySet, position: int) -> UnknownMessage:

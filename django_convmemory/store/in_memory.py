@@ -257,7 +257,7 @@ class Session:
             for version in self.summaries(building=True):
                 version.building = not claim.rebuilding and version.value.first_position != new.first_position
         self.last_version += 1
-        made = (new.stored(self.last_version), new.covered, parent, new.prompt_hash)
+        made = (values.SummaryVersion.of(self.last_version, new), new.covered, parent, new.prompt_hash)
         self.versions.append(Version(*made, building=not final, stand_in=new.stand_in))
         if final:
             self.counters = self.counters.covering(new.covered)

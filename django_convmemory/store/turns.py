@@ -53,12 +53,12 @@ class Turns(Database):
     def begin_turn(self, name: SessionName, step: Step) -> None:
         """Open a turn for a question that is stored. Raises the reason if that cannot be done now."""
         using = self.using
-        sessions = models.Session.objects.using(using).named(name)
+        sessions = self._named(name)
         free = Q(turn_token="") | Q(turn_expires_at__lte=Clock())
         free_rows = sessions.filter(free, epoch=step.epoch, last_position=step.last_position)
         changes = appending.turn_columns(step, step.question)
         for _ in range(transactions.TRIES):
-            if transactions.run(using, lambda: free_rows.update(**changes), atomic=False, happened=lambda: False):
+            if _update(free_rows, changes):
                 return
             session = sessions.first()
             if session is not None and session.turn_token == step.token:
@@ -72,27 +72,20 @@ class Turns(Database):
 
         Raises :class:`~django_convmemory.exceptions.TurnLost`.
         """
-        using = self.using
-        rows = models.Session.objects.using(using).named(name).filter(turn_token=step.token)
-        changes = appending.turn_columns(step._replace(does=Does.GOES_ON), 0)
-        if not transactions.run(using, lambda: rows.update(**changes), atomic=False, happened=lambda: False):
+        rows = self._named(name).filter(turn_token=step.token)
+        if not _update(rows, appending.turn_columns(step._replace(does=Does.GOES_ON), 0)):
             raise turns.lost()
         return bool(rows.values_list("turn_stopped", flat=True).first())
 
     def end_turn(self, name: SessionName, step: Step) -> None:
         """End the turn, if it is still this one."""
-        using = self.using
-        rows = models.Session.objects.using(using).named(name).filter(turn_token=step.token)
-        changes = appending.turn_columns(step._replace(does=Does.ENDS), 0)
-        transactions.run(using, lambda: rows.update(**changes), atomic=False, happened=lambda: False)
+        rows = self._named(name).filter(turn_token=step.token)
+        _update(rows, appending.turn_columns(step._replace(does=Does.ENDS), 0))
 
     def stop_turn(self, name: SessionName, question: int) -> bool:
         """Ask the turn that answers the message at ``question`` to stop. Return whether there is one."""
-        using = self.using
-        rows = models.Session.objects.using(using).named(name).filter(turn_expires_at__gt=Clock())
-        asked = rows.filter(turn_question=question).exclude(turn_token="")
-        update = lambda: asked.update(turn_stopped=True)  # noqa: E731
-        return bool(transactions.run(using, update, atomic=False, happened=lambda: False))
+        rows = self._named(name).filter(turn_expires_at__gt=Clock(), turn_question=question)
+        return _update(rows.exclude(turn_token=""), {"turn_stopped": True}) > 0
 
     def step_turn(self, name: SessionName, batch: Batch, threshold: Threshold, *, counter: str) -> values.Appended:
         """Store messages of a turn, as its next step. Raises TurnLost or QuestionChanged."""
@@ -100,7 +93,7 @@ class Turns(Database):
         if step is None or step.after is None:
             return appending.append_new(using, name, batch, threshold, counter=counter)
         after = step.after
-        sessions = models.Session.objects.using(using).named(name)
+        sessions = self._named(name)
         ours = sessions.filter(turn_token=step.token, epoch=step.epoch, last_position=step.last_position)
 
         def work() -> values.Appended:
@@ -119,7 +112,7 @@ class Turns(Database):
         Only another message was redacted then.
         """
         using = self.using
-        unmoved = models.Session.objects.using(using).named(name).filter(last_position=step.last_position)
+        unmoved = self._named(name).filter(last_position=step.last_position)
         session_id, epoch = unmoved.values_list("pk", "epoch").first() or (0, None)
         rows = models.Message.objects.using(using).filter(session_id=session_id, redacted_at__isnull=True)
         wanted = {step.question: question_id, step.last_position: last_id}
@@ -128,13 +121,12 @@ class Turns(Database):
 
     def revisions(self, name: SessionName) -> tuple[int, int]:
         """Return the two numbers that count the changes of the session: of its messages, and of its details."""
-        sessions = models.Session.objects.using(self.using).named(name)
-        return sessions.values_list("revision", "details").first() or (0, 0)
+        return self._named(name).values_list("revision", "details").first() or (0, 0)
 
     def question(self, name: SessionName, message_id: uuid.UUID | None) -> StoredMessage | None:
         """Return the message with this id, or the newest one of the user if that is None. None: there is none."""
         using = self.using
-        session_id = database.id_of(models.Session.objects.using(using).named(name))
+        session_id = database.id_of(self._named(name))
         rows = models.Message.objects.using(using).filter(session_id=session_id, role="user")
         rows = rows.filter(public_id=message_id) if message_id else rows
         row = rows.order_by("-session_id", "-position").values_list(*columns.STORED_NAMES).first()
@@ -146,7 +138,7 @@ class Turns(Database):
         They end before the next message of a user.
         """
         using = self.using
-        sessions = models.Session.objects.using(using).named(name)
+        sessions = self._named(name)
         while True:
             row = sessions.values_list("pk", *State._fields).first()
             if row is None:
@@ -154,7 +146,7 @@ class Turns(Database):
             state = State(*row[1:])
             rows = models.Message.objects.using(using).filter(session_id=row[0], position__lte=state.last_position)
             found: list[StoredMessage] = []
-            while not found or len(found) % _PAGE == 0:
+            while True:
                 after = question + len(found)
                 page = rows.filter(position__gt=after, position__lte=after + _PAGE).order_by("session_id", "position")
                 stored = [columns.stored_message(*row) for row in page.values_list(*columns.STORED_NAMES)]
@@ -172,9 +164,7 @@ class Turns(Database):
         Raises :class:`~django_convmemory.exceptions.IdempotencyConflict` if it stands for something else, and
         ``QuestionChanged`` if the question was removed.
         """
-        using = self.using
-        sessions = models.Session.objects.using(using).named(name).values("pk")
-        keys = models.UsedKey.objects.using(using).filter(session__in=sessions, key_hash=batch.key_hash)
+        keys = used_keys.rows(self.using, name, batch)
         key = keys.values_list("first_position", "size", "content", "gone_at").first()
         if key is None or (key[3] is not None and keys.forgotten().exists()):
             return None
@@ -190,7 +180,7 @@ class Turns(Database):
         The summary is the newest one that ends before it.
         """
         using = self.using
-        while (session := models.Session.objects.using(using).named(name).first()) is not None:
+        while (session := self._named(name).first()) is not None:
             summaries = models.Summary.objects.using(using).filter(session=session, last_position__lt=position)
             summary = summaries.current().first() if view.summary else None
             counters = editing.rewound_to(using, session, position)
@@ -202,8 +192,13 @@ class Turns(Database):
             )
             pinned = rows.filter(position__in=values.shown_pinned(counters.pinned, pinned_tokens))
             shown, first = (columns.placed(query.values_list(*sql.PLACED_NAMES)) for query in (tail, pinned))
-            if models.Session.objects.using(using).filter(pk=session.pk, epoch=session.epoch).exists():
+            if self._sessions.filter(pk=session.pk, epoch=session.epoch).exists():
                 version = summary.value if summary else None
                 state = (session.due_since is not None, session.revision, session.epoch)
                 return Snapshot(session.pk, counters, *state, version, first, shown)
         return None
+
+
+def _update(rows: models.SessionQuerySet, changes: dict[str, Any]) -> int:
+    """Change a session's row in one statement. It does no harm to do it twice."""
+    return transactions.run(rows.db, lambda: rows.update(**changes), atomic=False, happened=lambda: False)

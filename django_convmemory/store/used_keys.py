@@ -31,13 +31,18 @@ def is_same(content: str, batch: Batch) -> bool:
     return not content or any(constant_time_compare(content, content_of(batch, secret)) for secret in secrets)
 
 
+def rows(using: str, name: SessionName, batch: Batch) -> models.UsedKeyQuerySet:
+    """Return the row of the key of ``batch``, if it is used."""
+    sessions = models.Session.objects.using(using).named(name).values("pk")
+    return models.UsedKey.objects.using(using).filter(session__in=sessions, key_hash=batch.key_hash)
+
+
 def replay(using: str, name: SessionName, batch: Batch) -> Appended | None:
     """Return what the key of ``batch`` has stored, or None if the key is not used.
 
     Raises :class:`~django_convmemory.exceptions.IdempotencyConflict` unless ``batch`` is a retry.
     """
-    sessions = models.Session.objects.using(using).named(name).values("pk")
-    keys = models.UsedKey.objects.using(using).filter(session__in=sessions, key_hash=batch.key_hash)
+    keys = rows(using, name, batch)
     names = ("session_id", "first_position", "size", "content", "gone_at", "session__epoch", "session__due_since")
     seen_epoch = None
     while True:
@@ -52,10 +57,10 @@ def replay(using: str, name: SessionName, batch: Batch) -> Appended | None:
         if gone_at is not None or epoch == seen_epoch:
             raise used_keys.removed(first)
         last = first + size - 1
-        rows = models.Message.objects.using(using).filter(session_id=session_id, position__range=(first, last))
+        messages = models.Message.objects.using(using).filter(session_id=session_id, position__range=(first, last))
         # At another epoch, the messages may have been removed since the key was read.
-        rows = transactions.latest(rows.filter(session__epoch=epoch)).order_by("session_id", "position")
-        if stored := list(rows.values_list("public_id", "tokens")):
+        messages = transactions.latest(messages.filter(session__epoch=epoch)).order_by("session_id", "position")
+        if stored := list(messages.values_list("public_id", "tokens")):
             ids, tokens = zip(*stored, strict=True)
             receipt = Receipt(first, last, sum(tokens), due_since is not None, replayed=True, ids=ids)
             return Appended(session_id, receipt, turned_due=False)

@@ -31,7 +31,7 @@ from django_convmemory.context.assembly import Context
 from django_convmemory.exceptions import UnknownMessage
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
-from django_convmemory.operations.append import Receipt
+from django_convmemory.rules.values import Receipt
 from django_convmemory.search.hits import Hit
 from django_convmemory.store import columns
 

@@ -16,9 +16,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-# Words without content: grammar, and words that are frequent in every chat.
-
-
+# Words without content: grammar, and words that are frequent in every chat. In lower case.
 _ENGLISH = """
 a about actually after again agree all almost already also always am an and any anything are aren't around as at away
 awesome amazing back be became because been before being best better bit both bring but bye by came can can't cannot
@@ -36,6 +34,7 @@ well went were what what's when where which while who why will wish with won't w
 year yep yes yet you you'd you'll you're you've your yours yourself yum yup user assistant tool
 """
 
+# The same as pairs of Chinese characters.
 _CHINESE = """
 不客 不用 客气 随时 问题 祝愉 愉快 生活 不错 不妨 试试 选择 没问 抱歉 意思 查询 查到 暂时
 目前 提供 建议 符合 条件 满足 要求 需求 推荐 知道 告诉 感谢 非常 需要 了解 确定 怎样 如何
@@ -44,19 +43,12 @@ _CHINESE = """
 没事 辛苦 高兴 开心 真是 太棒 确实 对不 不起 不知 顺便 最后 首先 联系 咨询 帮助
 """
 
-_CHINESE_PARTICLES = (
+# Chinese characters of grammar. A pair with one of them is without content.
+_CHARACTERS = frozenset(
     "的了是我你您他她它们这那有在和就都也吗呢吧啊哦哟呀嗯请帮想要给个么什多少几谁哪好谢麻烦能可以还很为"
 )
 
-WORDS = frozenset(_ENGLISH.split())
-"""English words, in lower case."""
-
-PAIRS = frozenset(_CHINESE.split())
-"""Pairs of Chinese characters."""
-
-CHARACTERS = frozenset(_CHINESE_PARTICLES)
-"""Chinese characters of grammar. A pair with one of them is without content."""
-
+_WORDS, _PAIRS = frozenset(_ENGLISH.split()), frozenset(_CHINESE.split())
 
 _TOKEN = re.compile(
     r"(?P<number>[$€£¥]?\d+(?:[-.:/,%]\d+)*%?)"
@@ -104,7 +96,7 @@ def of(sentence: str, speakers: frozenset[str] = frozenset()) -> Concepts:
             word = word.removesuffix("'s")
             if any(character.isdigit() for character in word):
                 numbers.add(word)
-            elif len(word) > 1 and word not in WORDS and word not in speakers:
+            elif len(word) > 1 and word not in _WORDS and word not in speakers:
                 is_name = text[0].isupper() and (index > 0 or text[1:2].isupper())
                 (named if is_name else plain).add(word[:_STEM_LENGTH])
     return Concepts(frozenset(plain - named), frozenset(named), frozenset(numbers))
@@ -112,7 +104,7 @@ def of(sentence: str, speakers: frozenset[str] = frozenset()) -> Concepts:
 
 def _is_grammar(pair: str) -> bool:
     """Whether a pair of Chinese characters carries no content."""
-    return pair in PAIRS or not CHARACTERS.isdisjoint(pair)
+    return pair in _PAIRS or not _CHARACTERS.isdisjoint(pair)
 
 
 def weights(sentences: Iterable[Concepts]) -> Mapping[str, float]:

@@ -16,11 +16,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from django_convmemory import messages
 from django_convmemory.chat_models.extraction import look_alikes, sentences
 
+# Stands before a summary that would be too short to pass for one.
 OF_A_SHORT_SUMMARY = "Said so far"
-"""Stands before a summary that would be too short to pass for one."""
-
-LONGEST = 60
-"""A label has at most so many characters, without marks before and after it."""
+# A label in a text has at most so many characters, without marks before and after it.
+_LONGEST = 60
 
 # The words that name a role, case-folded. The labels that a summary uses are among them.
 ROLES = (
@@ -100,16 +99,16 @@ def begins_with_label(text: str, names: Collection[str] = ()) -> bool:
         text = text.casefold()
     else:
         text = key(text)
-    label, colon, _ = _LEADING_MARKS.sub("", text[: 4 * LONGEST]).partition(":")
+    label, colon, _ = _LEADING_MARKS.sub("", text[: 4 * _LONGEST]).partition(":")
     if not colon:
-        label, colon, _ = text[: 4 * LONGEST].partition(":")
-    return bool(colon) and len(label) <= LONGEST and is_label(label.rstrip(" *_])}>\"'”’»`~|"), names)
+        label, colon, _ = text[: 4 * _LONGEST].partition(":")
+    return bool(colon) and len(label) <= _LONGEST and is_label(label.rstrip(" *_])}>\"'”’»`~|"), names)
 
 
 def could_be_label(text: str) -> bool:
     """Whether ``text`` begins with a few words and a colon, which are a label if a speaker has that name."""
-    label, colon, _ = key(text[: 4 * LONGEST]).partition(":")
-    return bool(colon) and not label[-1:].isdigit() and len(label) <= LONGEST and label.count(" ") < _MOST_WORDS
+    label, colon, _ = key(text[: 4 * _LONGEST]).partition(":")
+    return bool(colon) and not label[-1:].isdigit() and len(label) <= _LONGEST and label.count(" ") < _MOST_WORDS
 
 
 def quoted(text: str, *, chinese: bool = False) -> str:
@@ -143,10 +142,8 @@ def speaker_of(label: str) -> str | None:
 _SPEAKERS = {"system": "System", "developer": "System", "user": "User", "assistant": "Assistant", "tool": "Tool"}
 _CHINESE_SPEAKERS = {"system": "系统", "developer": "系统", "user": "用户", "assistant": "助手", "tool": "工具"}
 RESERVED = frozenset([*_SPEAKERS.values(), *_CHINESE_SPEAKERS.values()])
-"""The labels of roles."""
-
+# The label of a speaker has at most so many characters.
 _LONGEST_SPEAKER = 40
-"""A label has at most so many characters."""
 
 _PREFIX = re.compile(r"\s*(?P<label>[^\W\d_][\w.'’-]{0,19}(?: [^\W\d_][\w.'’-]{0,19}){0,2})(?::\s|：)\s*")
 _NOT_IN_LABELS = re.compile('[:：。！？!?"“”]')

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+# A longer sentence is cut into pieces of at most so many characters.
 MAX_LENGTH = 320
-"""A longer sentence is cut into pieces of at most so many characters."""
 
 # A directional mark has an effect until it is closed. In a sentence out of its context it could stay open.
 _DIRECTIONAL = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"

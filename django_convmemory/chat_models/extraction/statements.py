@@ -20,11 +20,10 @@ _LABEL = re.compile(r"(?P<label>[^\W_][^:：\n。！？!?\"“”]{0,44})(?:: |�
 _CLAUSE = re.compile(r"[^，]*，|[^，]+$")
 _DAY = re.compile(r"\W*(?:(?P<day>\d{4}-\d{2}-\d{2})|\?{4}-\?\?-\?\?)\W*")
 _DIGIT = re.compile(r"\d")
+# Stands for the day of statements of no known day that follow others of a known day.
 UNKNOWN_DAY = "????-??-??"
-"""Stands for the day of statements of no known day that follow others of a known day."""
-
+# At most so many statements of a fold, and of a summary, are considered.
 MAX_STATEMENTS = 2500
-"""At most so many statements of a fold, and of a summary, are considered."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -186,9 +185,8 @@ def _images(turn: messages.ChatMessage) -> str:
 # Tool calls and their results as single lines: name(argument=value, …) → result.
 
 
+# In characters.
 _LONGEST_TOOL_NAME = 40
-"""At most so many characters of a tool's name are used."""
-
 _LONGEST_VALUE = 60
 _LONGEST_FACTS = 160
 _LONGEST_JSON = 200_000
