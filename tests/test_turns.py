@@ -6,6 +6,7 @@ import asyncio
 import datetime as dt
 import itertools
 import threading
+import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
@@ -145,6 +146,17 @@ def test_a_result_that_is_stored_is_not_made_again(memory: ConversationMemory) -
     assert ran == ["find", "find"]
     assert [row.reply_to for row in memory.history("s")] == [None, 1, 1, 1, 1]
     assert [row.cut_off for row in memory.history("s")] == [None, None, None, None, ""]
+
+
+def test_a_message_of_a_turn_keeps_the_id_that_the_site_has_chosen(memory: ConversationMemory) -> None:
+    message_id = uuid.uuid4()
+
+    def ask(turn: Turn) -> str:
+        turn.append(ChatMessage.ai(tool_calls=[CALL]), ChatMessage.tool("Found.", "c1", id=message_id))
+        return "Here it is."
+
+    turn = memory.answer("s", "Find it.", ask)
+    assert turn.messages[2].id == memory.history("s")[2].id == message_id
 
 
 def test_a_reply_with_calls_leaves_the_question_open(memory: ConversationMemory) -> None:

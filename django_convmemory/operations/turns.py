@@ -209,11 +209,10 @@ class Turn:
         self._key = None
         if step.after is not None:
             self.messages = [stored for stored in self.messages if stored.position <= step.after]
-        now, position = dt.datetime.now(dt.UTC), appended.receipt.first_position
-        for entry, message_id in zip(entries, ids, strict=True):
+        receipt, now = appended.receipt, dt.datetime.now(dt.UTC)
+        for position, (entry, message_id) in enumerate(zip(entries, receipt.ids, strict=True), receipt.first_position):
             self.messages.append(StoredMessage.of(entry, position, now, message_id))
-            position += 1
-        self._step = step._replace(epoch=appended.epoch, last_position=appended.receipt.last_position, after=None)
+        self._step = step._replace(epoch=appended.epoch, last_position=receipt.last_position, after=None)
         self._context, self._alive = None, time.monotonic()
         memory._tell(self._name, appended)
 

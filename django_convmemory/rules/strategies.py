@@ -14,7 +14,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 # More than a session holds, so the same as no limit. Databases cannot calculate with larger integers.
 _NO_LIMIT = 2**53
@@ -190,6 +190,7 @@ class SummaryWindow(Strategy):
     """Folds all but the last ``buffer_size`` messages when there are more than twice as many."""
 
     buffer_size: int
+    trims_to: ClassVar[float] = _LAGGING_EVICT_TO
 
     def __post_init__(self) -> None:
         _check_limit(self.buffer_size, "buffer_size", minimum=0)
@@ -205,10 +206,6 @@ class SummaryWindow(Strategy):
 
     def view(self) -> View:
         return View(messages=self.most_shown, summary=True)
-
-    @property
-    def trims_to(self) -> float:
-        return _LAGGING_EVICT_TO
 
     def shown_from(self, tokens: Sequence[int], starts: Sequence[int], before: Amount = _NOTHING) -> int:
         if not starts:
@@ -230,6 +227,7 @@ class SummaryBuffer(Strategy):
     """
 
     max_token_limit: int
+    trims_to: ClassVar[float] = _LAGGING_EVICT_TO
 
     def __post_init__(self) -> None:
         _check_limit(self.max_token_limit, "max_token_limit", minimum=1)
@@ -245,10 +243,6 @@ class SummaryBuffer(Strategy):
 
     def view(self) -> View:
         return _UNFOLDED
-
-    @property
-    def trims_to(self) -> float:
-        return _LAGGING_EVICT_TO
 
     def plan(self, tokens: Sequence[int], starts: Sequence[int], user_starts: Sequence[int] = ()) -> int:
         if len(starts) < 2 or sum(tokens) <= self.max_token_limit:

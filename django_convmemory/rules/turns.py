@@ -50,10 +50,10 @@ class Step(NamedTuple):
     last_position: int = 0
     after: int | None = None
 
-    def check(self, token: str, *, open_seconds: float | None, epoch: int, last_position: int) -> None:
+    def check(self, token: str, *, open_seconds: float, epoch: int, last_position: int) -> None:
         """Raise the reason why the step cannot be made in a session with this turn, which is open for so long."""
         if self.does is Does.BEGINS:
-            if token and open_seconds is not None and open_seconds > 0:
+            if token and open_seconds > 0:
                 raise in_progress(open_seconds)
         elif token != self.token:
             raise lost()

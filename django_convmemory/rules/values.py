@@ -341,10 +341,13 @@ def shown_pinned(pinned: Sequence[Pinned], max_tokens: float) -> list[int]:
 
 
 class Forked(NamedTuple):
-    """The result of a fork. ``session`` is the new session: its row if the store has rows."""
+    """The result of a fork. ``session`` is the new session: its row if the store has rows.
+
+    ``edited`` is None if an earlier request has made it.
+    """
 
     session: Any
-    edited: Edited
+    edited: Edited | None = None
 
 
 def turn_of(question: int, following: Iterable[StoredMessage]) -> list[StoredMessage]:

@@ -119,10 +119,10 @@ def _prepare(using: str, name: SessionName, batch: Batch) -> None:
 def check_step(using: str, session: models.Session | None, step: Step) -> None:
     """Raise the reason why the session is not as ``step`` needs it."""
     if session is None:
-        step.check("", open_seconds=None, epoch=-1, last_position=0)
+        step.check("", open_seconds=0.0, epoch=-1, last_position=0)
         return
     times = models.Session.objects.using(using).filter(pk=session.pk).values_list("turn_expires_at", Clock()).first()
-    seconds = (times[0] - times[1]).total_seconds() if times is not None and times[0] is not None else None
+    seconds = (times[0] - times[1]).total_seconds() if times and times[0] else 0.0
     step.check(session.turn_token, open_seconds=seconds, epoch=session.epoch, last_position=session.last_position)
 
 

@@ -23,7 +23,7 @@ from django_convmemory.rules.counters import Batch, Counters, Covered, rewound
 from django_convmemory.rules.creations import Creation
 from django_convmemory.rules.exchanges import MessageRef
 from django_convmemory.rules.strategies import Threshold
-from django_convmemory.rules.values import Appended, Edited, Redaction, SessionName, StoredMessage
+from django_convmemory.rules.values import Appended, Edited, Forked, Redaction, SessionName, StoredMessage
 from django_convmemory.store import appending, columns, creating, database, index_rows, sql, transactions, used_keys
 
 # The number of rows that one statement names.
@@ -188,7 +188,7 @@ class Editing(database.Database):
 
         return transactions.settled(try_once, name)
 
-    def pop(self, name: SessionName, threshold: Threshold) -> tuple[values.StoredMessage | None, values.Edited | None]:
+    def pop(self, name: SessionName, threshold: Threshold) -> tuple[StoredMessage | None, Edited | None]:
         """Delete the last message as :meth:`truncate` does, and return it with its item. None: there is no message.
 
         No other message is deleted, whatever is appended meanwhile.
@@ -215,7 +215,7 @@ class Editing(database.Database):
         *,
         title: str | None = None,
         creation: Creation | None = None,
-    ) -> values.Forked:
+    ) -> Forked:
         """Copy the session ``source`` through the position ``at`` to the new session ``target``.
 
         Without ``title`` it has the title of ``source``. ``creation`` is as for :meth:`create`. Raises
@@ -224,13 +224,13 @@ class Editing(database.Database):
         """
         using, sessions = self.using, self._sessions
 
-        def work(public_id: uuid.UUID, index: index_rows.Copied) -> values.Forked:
+        def work(public_id: uuid.UUID, index: index_rows.Copied) -> Forked:
             if not sessions.named(source).lock():
                 raise values.no_session(source) if source.row_id is None else values.gone(source)
             # Another fork with the same key held the lock until it was committed.
             earlier = creating.replayed(using, creation)
             if earlier is not None:
-                return _not_forked(earlier)
+                return Forked(earlier)
             session = transactions.latest(sessions.named(source)).get()
             if at > session.last_position:
                 raise values.no_message(at, session.last_position)
@@ -257,9 +257,9 @@ class Editing(database.Database):
                 index = index_rows.NOTHING_COPIED
             index_rows.insert(using, copy.pk, index.segments)
             edited = finish(using, copy.pk, counters, counters.first_unfoldable, threshold, indexed_position=index.last)
-            return values.Forked(sessions.get(pk=copy.pk), edited)
+            return Forked(sessions.get(pk=copy.pk), edited)
 
-        def try_once() -> values.Forked:
+        def try_once() -> Forked:
             public_id = uuid.uuid4()
             index = index_rows.copied(using, sessions.named(source), at)
             try:
@@ -270,11 +270,11 @@ class Editing(database.Database):
                     happened=lambda: not self._none(public_id=public_id),
                 )
             except IntegrityError as error:
-                return _not_forked(creating.earlier(error, using, target, creation))
+                return Forked(creating.earlier(error, using, target, creation))
 
         return transactions.settled(try_once, target)
 
-    def redact(self, name: SessionName, position: int, threshold: Threshold, *, forks: bool) -> values.Redaction:
+    def redact(self, name: SessionName, position: int, threshold: Threshold, *, forks: bool) -> Redaction:
         """Empty the message at ``position`` and every summary that covers it. With ``forks``, do so in its forks too.
 
         Raises :class:`~django_convmemory.exceptions.UnknownMessage`.
@@ -332,11 +332,6 @@ class Editing(database.Database):
         # The owner may create a session with one of the keys at the same time.
         what = f"all sessions of owner {owner_id!r}"
         return transactions.settled(lambda: self._run(work, savepoint=True, happened=happened), what)
-
-
-def _not_forked(earlier: models.Session) -> values.Forked:
-    """Return the result of a fork that an earlier request has made."""
-    return values.Forked(earlier, Edited(earlier.pk, turned_due=False))
 
 
 def truncate(

@@ -110,10 +110,6 @@ class Session:
         return Extent(self.id, self.session_name, self.epoch, self.indexed_position, len(self.rows))
 
     @property
-    def state(self) -> State:
-        return State(self.epoch, len(self.rows), self.revision)
-
-    @property
     def refs(self) -> list[MessageRef]:
         """The messages as a model sees them."""
         refs = []
@@ -501,7 +497,7 @@ class InMemoryStore:
             raise values.no_session(source)
         earlier = self._created_by(creation)
         if earlier is not None:
-            return values.Forked(earlier, Edited(earlier.id, turned_due=False))
+            return values.Forked(earlier)
         if at > len(session.rows):
             raise values.no_message(at, len(session.rows))
         title = session.title if title is None else title
@@ -594,7 +590,8 @@ class InMemoryStore:
         session = self.session(name)
         if not session.id:
             raise turns.changed()
-        return session.state, values.turn_of(question, map(shown, session.rows[question:]))
+        state = State(session.epoch, len(session.rows), session.revision)
+        return state, values.turn_of(question, map(shown, session.rows[question:]))
 
     def keyed_question(self, name: SessionName, batch: Batch) -> int | None:
         key = self.session(name).used_key(batch, self._clock())

@@ -35,8 +35,8 @@ class Turns(Database):
         connection = connections[self.using]
         if not transactions.is_open(connection):
             return True
-        innermost: Any = connection.atomic_blocks[-1] if connection.atomic_blocks else None
-        if innermost is None or not innermost._from_testcase:
+        blocks: list[Any] = connection.atomic_blocks
+        if not blocks or not blocks[-1]._from_testcase:
             raise RuntimeError(
                 "A question cannot be answered inside a transaction: it would stay open while the model answers, and "
                 "others would not see the question. Move the call out of atomic(), or decorate the view with "

@@ -93,12 +93,9 @@ def begins_with_label(text: str, names: Collection[str] = ()) -> bool:
 
     Marks and digits before the label are ignored: "[10:02] **Assistant:** yes" begins with a label.
     """
-    if text.isascii():
-        if ":" not in text:
-            return False
-        text = text.casefold()
-    else:
-        text = key(text)
+    if text.isascii() and ":" not in text:
+        return False
+    text = key(text)
     label, colon, _ = _LEADING_MARKS.sub("", text[: 4 * _LONGEST]).partition(":")
     if not colon:
         label, colon, _ = text[: 4 * _LONGEST].partition(":")
