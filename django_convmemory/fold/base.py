@@ -49,11 +49,7 @@ class Memory(abc.ABC):
     model: ChatModel | None
     fallback: ChatModel | None
     price: Price | None
-
-    @property
-    @abc.abstractmethod
-    def threshold(self) -> Threshold:
-        """When a session is due."""
+    threshold: Threshold
 
     @abc.abstractmethod
     def queues(self, delay: float) -> bool:

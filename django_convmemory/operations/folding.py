@@ -87,6 +87,10 @@ class BaseMemory(scheduling.Memory):
             raise ValueError(f"Unknown option {unknown[0]!r}. Choose one of: {', '.join(sorted(TYPES))}.")
         self.options = Options(**options).sized(strategy.threshold.tokens)
         self.requests = Requests(prompts or DefaultPrompts(), self.options, self.counter, zone)
+        # When a session is due: to be folded, or to be indexed for searches if the memory folds nothing.
+        self.threshold = strategy.threshold
+        if self.options.index and self.threshold == Threshold():
+            self.threshold = Threshold(unindexed=MAX_UNINDEXED)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.alias!r}: {self.strategy}>"
@@ -96,16 +100,7 @@ class BaseMemory(scheduling.Memory):
         """Whether a worker has something to do for this memory: to fold, or to index for searches."""
         return self.summarizes or self.options.index
 
-    # Each append needs the next two, and they do not change.
-
-    @functools.cached_property
-    def threshold(self) -> Threshold:
-        """When a session is due: to be folded, or to be indexed for searches if the memory folds nothing."""
-        threshold = self.strategy.threshold
-        if self.options.index and threshold == Threshold():
-            return Threshold(unindexed=MAX_UNINDEXED)
-        return threshold
-
+    # Each append needs it, and it does not change.
     @functools.cached_property
     def counter_name(self) -> str:
         """The name of the token counter, as a session stores it."""
