@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import os
 import shutil
@@ -47,6 +48,12 @@ def test_the_table_has_the_columns_of_the_model() -> None:
 def test_the_values_of_a_row_are_those_of_the_table_in_its_order() -> None:
     values = columns.row_values(Entry(ChatMessage.human("Hi."), 1), Row(1, 1, None), uuid.uuid4())
     assert list(values) == [column.name for column in columns.APPENDED]
+
+
+def test_the_columns_that_are_read_begin_with_those_that_a_message_is_made_of() -> None:
+    assert columns.READ_NAMES[:5] == ("role", "kind", "content", "wire", "metadata")
+    message_fields = {field.name for field in dataclasses.fields(ChatMessage)}
+    assert message_fields.issuperset(columns.MORE_NAMES)
 
 
 def sample(field: Field[Any, Any]) -> Any:

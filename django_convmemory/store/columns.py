@@ -45,6 +45,8 @@ class Column:
     type: str
     kind: Kind = Kind.PLAIN
     _: dataclasses.KW_ONLY
+    # load() and history() read the column. It restores the field of ChatMessage that has the same name.
+    read: bool = False
     # A redaction makes the value again from the emptied message. Then the value depends on the message only.
     redacted: bool = False
     # An append leaves the column out.
@@ -73,12 +75,12 @@ WIRE_FIELDS = frozenset({"content", "name", "tool_calls", "tool_call_id", "extra
 
 # The statements name the columns in this order. row_values() makes their values.
 MESSAGE_COLUMNS = (
-    Column("role", "text"),
-    Column("kind", "text"),
+    Column("role", "text", read=True),
+    Column("kind", "text", read=True),
     # Content that is not text is in ``wire``.
-    Column("content", "text", redacted=True),
-    Column("wire", "text", Kind.JSON, redacted=True),
-    Column("metadata", "text", Kind.JSON, redacted=True),
+    Column("content", "text", read=True, redacted=True),
+    Column("wire", "text", Kind.JSON, read=True, redacted=True),
+    Column("metadata", "text", Kind.JSON, read=True, redacted=True),
     # load() does not read an item: the message stands for it.
     Column("format", "text"),
     Column("item", "text", Kind.JSON, redacted=True),
@@ -129,22 +131,24 @@ def redacted_values(message: ChatMessage) -> dict[str, Any]:
     return redacted | {name: json.loads(redacted[name]) for name in json_names if redacted[name] is not None}
 
 
-# The columns that message_of() takes.
-READ_NAMES = ("role", "kind", "content", "wire", "metadata")
+READ_NAMES = tuple(column.name for column in MESSAGE_COLUMNS if column.read)
 JSON_NAMES = frozenset(column.name for column in MESSAGE_COLUMNS if column.kind is Kind.JSON)
+# message_of() takes the columns role, kind, content, wire and metadata, and then these.
+MORE_NAMES = READ_NAMES[5:]
 _read = operator.attrgetter(*READ_NAMES)
 _EMPTY = FrozenDict()
 
 
-def message_of(role: str, kind: str, content: str | None, wire: Any, metadata: Any) -> ChatMessage:
+def message_of(role: str, kind: str, content: str | None, wire: Any, metadata: Any, *more: Any) -> ChatMessage:
     """Return the message that a row holds. This is the one place where a row becomes a message.
 
     ``wire`` and ``metadata`` are JSON, or None: text if they come from a cursor, values if they come from the ORM.
+    ``more`` has the values of the columns ``MORE_NAMES``.
     """
-    if not (wire or metadata):
+    if not (wire or metadata or more):
         return ChatMessage.restore(role, content, kind)
     rest = _frozen(wire) if wire else _EMPTY
-    return ChatMessage.restore(
+    message = ChatMessage.restore(
         role,
         rest.get("content") if content is None else content,
         kind,
@@ -154,6 +158,11 @@ def message_of(role: str, kind: str, content: str | None, wire: Any, metadata: A
         _frozen(metadata) if metadata else _EMPTY,
         rest.get("extra", _EMPTY),
     )
+    if more:
+        for name, value in zip(MORE_NAMES, more, strict=True):
+            if value is not None:
+                object.__setattr__(message, name, value)
+    return message
 
 
 def message_of_row(row: Any) -> ChatMessage:
@@ -206,7 +215,7 @@ def stored_message(
 
 
 # The columns that indexable() takes.
-INDEXED_NAMES = ("position", "created_at", "redacted_at", "role", "kind", "content", "wire")
+INDEXED_NAMES = ("position", "created_at", "redacted_at", "role", "kind", "content", "wire", *MORE_NAMES)
 
 
 def indexable(values: Sequence[Any], *, whole: bool = True) -> Indexable:
@@ -214,8 +223,8 @@ def indexable(values: Sequence[Any], *, whole: bool = True) -> Indexable:
 
     Unless ``whole``, only the beginning of the wire form was read, which is left out.
     """
-    position, created_at, redacted_at, role, kind, content, wire = values
-    message = message_of(role, kind, content, wire if whole else None, None)
+    position, created_at, redacted_at, role, kind, content, wire, *more = values
+    message = message_of(role, kind, content, wire if whole else None, None, *more)
     return Indexable(position, created_at, message, redacted_at is not None, whole)
 
 
@@ -227,11 +236,14 @@ def _frozen(value: Any) -> FrozenDict:
 def placed(rows: Any) -> list[MessageRef]:
     """Return the messages of rows with the columns ``PLACED_NAMES``, by position."""
     rows_placed: list[MessageRef] = []
+    longer = bool(MORE_NAMES)  # Slicing each row for nothing would take a fifth of the time.
     restore, new = ChatMessage.restore, tuple.__new__  # A named tuple's own constructor takes three times as long.
-    for position, role, kind, content, wire, metadata, tokens, answers, redacted in rows:
-        # Usually there is only text. Then one call more would take a tenth of the time.
-        is_text = not (wire or metadata)
-        message = restore(role, content, kind) if is_text else message_of(role, kind, content, wire, metadata)
+    for row in rows:
+        position, role, kind, content, wire, metadata, tokens, answers, redacted = row[:9] if longer else row
+        if wire or metadata or longer:
+            message = message_of(role, kind, content, wire, metadata, *row[9:])
+        else:
+            message = restore(role, content, kind)  # The usual case. A call more would take a tenth of the time.
         shown = exchanges.redacted(message) if redacted else message
         rows_placed.append(new(MessageRef, (position, shown, tokens, answers, None, 0)))
     rows_placed.sort()  # By position, which is unique.

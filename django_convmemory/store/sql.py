@@ -519,7 +519,10 @@ _SESSION = (
 )
 _SUMMARY = "v.version, v.first_position, v.last_position, v.text, v.tokens"
 # The columns of a message that is shown. Of the time of its redaction only NULL or not NULL counts.
-PLACED_NAMES = ("position", *columns.READ_NAMES, "tokens", "answers", "redacted_at")
+PLACED_NAMES = (
+    *("position", "role", "kind", "content", "wire", "metadata", "tokens", "answers", "redacted_at"),
+    *columns.MORE_NAMES,
+)
 _SHOWN = ", ".join(f"m.{name}" for name in PLACED_NAMES).replace("m.redacted_at", "m.redacted_at IS NOT NULL")
 # Where the row without a position has the session and the summary.
 AT_SESSION, AT_SUMMARY = PLACED_NAMES.index("wire"), PLACED_NAMES.index("metadata")
