@@ -168,6 +168,13 @@ def test_a_message_without_a_word_is_not_sent() -> None:
     assert context.stable_prefix == 3
 
 
+def test_blank_texts_are_not_merged_with_parts() -> None:
+    refused: Any = ChatMessage.ai([{"type": "refusal", "refusal": "No."}])
+    said = [ChatMessage.human("?"), refused, ChatMessage.ai(" ", tool_calls=[call("a")]), ChatMessage.tool("1", "a")]
+    wire: list[Any] = assemble(snapshot(said), Buffer(), Options(), Utf8TokenCounter()).to_openai("alternating")
+    assert wire[1]["content"] == [{"type": "refusal", "refusal": "No."}]
+
+
 def test_the_prefix_that_stays_ends_before_an_open_exchange() -> None:
     asked = [ChatMessage.human("?"), ChatMessage.ai(tool_calls=[call("a"), call("b")]), ChatMessage.tool("2", "b")]
     context = assemble(snapshot(asked), Buffer(), Options(), Utf8TokenCounter(), system="Be brief.")

@@ -266,9 +266,12 @@ def _with_name(message: ChatMessage) -> ChatMessage:
 def _joined(messages: Sequence[ChatMessage]) -> str | list[dict[str, Any]]:
     """Return the contents of ``messages`` as one: texts with blank lines between them, or a list of all parts."""
     if all(isinstance(message.content, str) for message in messages):
-        return "\n\n".join(message.text for message in messages if message.text)
+        return "\n\n".join(message.text for message in messages if message.text.strip())
     parts: list[dict[str, Any]] = []
     for message in messages:
-        content = chat_messages.thaw(message.content)
-        parts += [{"type": "text", "text": content}] if isinstance(content, str) else content or []
+        content = message.content
+        if isinstance(content, tuple):
+            parts += chat_messages.thaw(content)
+        elif content and content.strip():
+            parts.append(_text(content))
     return parts
