@@ -62,8 +62,8 @@ def _is_anthropic(content: Any) -> bool:
     blocks = [block for block in content if isinstance(block, Mapping)]
     forms = {str(block.get("type")) for block in blocks}
     # Mistral's thoughts are lists.
-    thinks = any(isinstance(block.get("thinking"), str) for block in blocks)
-    return thinks or any(form in _OF_ANTHROPIC or form.endswith("_tool_result") for form in forms)
+    is_own = any(isinstance(block.get("thinking"), str) or "citations" in block for block in blocks)
+    return is_own or any(form in _OF_ANTHROPIC or form.endswith("_tool_result") for form in forms)
 
 
 def _is_of_response(message: ChatMessage | Mapping[str, Any]) -> bool:
