@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import functools
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -176,7 +175,10 @@ def test_the_last_item_of_another_framework_is_popped() -> None:
 DATA = base64.b64encode(b"\xff" * 300_000).decode()
 UNCLEAN = "9 \0€ \ud83d"
 # A tree that a tool returns, and a number.
-UNCLEAN_DATA = [UNCLEAN, functools.reduce(lambda inner, _: {"in": inner}, range(100), UNCLEAN), 2**2000]
+TREE: list[Any] = [UNCLEAN]
+for _ in range(100):
+    TREE = [TREE]
+UNCLEAN_DATA = [UNCLEAN, TREE, 2**2000]
 
 
 def _add_langchain(session: SessionHandle, *messages: BaseMessage) -> None:

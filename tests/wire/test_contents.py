@@ -160,7 +160,9 @@ EDITS = st.tuples(st.sampled_from(["fold", "redact", "truncate"]), st.integers(0
 CHANGES = st.one_of(turns(), turns(), turns(), st.lists(EDITS, min_size=1, max_size=1))
 CONVERSATIONS = st.lists(CHANGES, min_size=1, max_size=10)
 # Which memory, and its options.
-OPTIONS = st.fixed_dictionaries({"roles": st.sampled_from(ROLES), "recall": st.booleans()})
+OPTIONS = st.fixed_dictionaries(
+    {"roles": st.sampled_from(ROLES), "recall": st.booleans(), "clear_tool_results": st.sampled_from((None, 1, 2))}
+)
 any_conversation = given(CONVERSATIONS, st.integers(0, 6), OPTIONS, st.booleans())
 
 
