@@ -10,7 +10,7 @@ Message".
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)(?:;[\w.+-]+=[\w.+-]+)*;base64,(.*)", re.DOTALL | re.IGNORECASE)
@@ -67,7 +67,7 @@ def read(part: Mapping[str, Any]) -> ContentPart:
         case "image" | "document" if source:
             return _of_source("image" if form == "image" else "file", source, part.get("title"))
         case "search_result":
-            found = (part.get("title"), *texts(part.get("content") or ()), part.get("source"))
+            found = (part.get("title"), *texts(part.get("content")), part.get("source"))
             return ContentPart("text", "\n".join([text for text in found if isinstance(text, str)]))
         case "file" | "input_file":
             file = file if form == "file" else part
@@ -107,8 +107,10 @@ def without_stub(part: dict[str, Any]) -> dict[str, Any]:
     return part
 
 
-def texts(parts: Iterable[Any]) -> list[str]:
+def texts(parts: Any) -> list[str]:
     """Return the texts of content parts."""
+    if not isinstance(parts, (list, tuple)):
+        return []
     found = [read(part).text for part in parts if isinstance(part, Mapping) and isinstance(part.get("type"), str)]
     return [text for text in found if text]
 
@@ -122,7 +124,7 @@ def _of_source(kind: Kind, source: Mapping[str, Any], title: Any) -> ContentPart
             return ContentPart("text", "\n".join([str(text) for text in (title, source.get("data")) if text]))
         case "content":
             content = source.get("content")
-            words = [content] if isinstance(content, str) else texts(content or ())
+            words = [content] if isinstance(content, str) else texts(content)
             return ContentPart("text", "\n".join([str(text) for text in (title, *words) if text]))
     return _file(kind, source.get("url"), file_id=source.get("file_id"), name=title)
 

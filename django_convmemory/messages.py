@@ -18,6 +18,9 @@ from django_convmemory.exceptions import InvalidMessage
 ROLES = ("system", "developer", "user", "assistant", "tool")
 PINNED_ROLES = frozenset({"system", "developer"})
 MAX_DEPTH = 64
+_MOST_BITS = 1024
+# The rest is for what holds the value: the item of a framework, or the field of a message.
+_DEEPEST_STORABLE = MAX_DEPTH - 8
 
 # What the openai client adds to a reply when it parses one. Its endpoint refuses these fields.
 _NEVER_SENT = frozenset({"parsed"})
@@ -107,8 +110,8 @@ def frozen_json(value: Any) -> Any:
 def _check_number(value: object, where: str) -> object:
     if isinstance(value, float) and not math.isfinite(value):
         raise InvalidMessage(f"{where} holds {value}, which JSON cannot represent. Store it as a string or None.")
-    if isinstance(value, int) and value.bit_length() > 1024:
-        raise InvalidMessage(f"{where} holds an integer of more than 1024 bits. Store it as a string.")
+    if isinstance(value, int) and value.bit_length() > _MOST_BITS:
+        raise InvalidMessage(f"{where} holds an integer of more than {_MOST_BITS} bits. Store it as a string.")
     return value
 
 
@@ -133,19 +136,26 @@ def as_text(value: Any) -> str:
     return value if isinstance(value, str) else dumps(value)
 
 
-def storable(value: Any) -> Any:
+def storable(value: Any, depth: int = 0) -> Any:
     """Return a value of JSON without what no database stores: NUL, halves of surrogate pairs, and numbers such as NaN.
 
-    Two halves that follow each other are joined. So what a model or a tool has said is not lost because of a character.
+    Two halves that follow each other are joined. What is nested too deeply, and an integer that is too large, is text.
+    So what a model or a tool has said is not lost.
     """
     if isinstance(value, str):
         if value.isascii():
             return value.replace("\0", "") if "\0" in value else value
         return value.replace("\0", "").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, (Mapping, list, tuple)) and depth >= _DEEPEST_STORABLE:
+        return storable(json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str))
     if isinstance(value, Mapping):
-        return {storable(name) if isinstance(name, str) else name: storable(item) for name, item in value.items()}
+        return {
+            storable(name) if isinstance(name, str) else name: storable(item, depth + 1) for name, item in value.items()
+        }
     if isinstance(value, (list, tuple)):
-        return [storable(item) for item in value]
+        return [storable(item, depth + 1) for item in value]
+    if isinstance(value, int) and value.bit_length() > _MOST_BITS:
+        return hex(value)
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 PER_MESSAGE = 4
 PER_CALL = 8
+# Databases store the tokens of a message in 32 bits. The size of a file may be any number.
+_MOST_TOKENS = 2**31 - 1
 
 # What OpenAI's gpt-4o takes for an image with the detail "low", and for one of 1024 by 1024 pixels with any other
 # detail. The image itself is not read. A long and narrow one takes up to 1445.
@@ -76,7 +78,7 @@ class _MessageCounter:
             total += self._extra(message.extra)
         for call in message.tool_calls:
             total += PER_CALL + self.count_text(dumps(call))
-        return total
+        return min(total, _MOST_TOKENS)
 
     def _extra(self, extra: Mapping[str, Any]) -> int:
         """Count the other fields. A provider's model does not see empty ones, and of its own speech only the words."""

@@ -174,6 +174,11 @@ def test_the_last_item_of_another_framework_is_popped() -> None:
 # What a tool of each framework returns, and what a user says with a file. Each with how it is stored.
 DATA = base64.b64encode(b"\xff" * 300_000).decode()
 UNCLEAN = "9 \0€ \ud83d"
+# A tree that a tool returns, and a number.
+TREE: list[Any] = [UNCLEAN]
+for _ in range(100):
+    TREE = [TREE]
+UNCLEAN_DATA = [UNCLEAN, TREE, 2**2000]
 
 
 def _add_langchain(session: SessionHandle, *messages: BaseMessage) -> None:
@@ -196,22 +201,22 @@ UNCLEAN_TURNS: dict[str, Callable[[SessionHandle], None]] = {
     "langchain": lambda session: _add_langchain(
         session,
         AIMessage("", tool_calls=[{"name": "look_up", "args": {}, "id": "a"}]),
-        ToolMessage(UNCLEAN, tool_call_id="a", artifact={UNCLEAN: [UNCLEAN]}),
+        ToolMessage(UNCLEAN, tool_call_id="a", artifact={UNCLEAN: UNCLEAN_DATA}),
     ),
     "responses": lambda session: _add_responses(
         session,
         {"type": "function_call", "call_id": "a", **CALL},
-        {"type": "function_call_output", "call_id": "a", "output": UNCLEAN},
+        {"type": "function_call_output", "call_id": "a", "output": UNCLEAN, "more": UNCLEAN_DATA},
     ),
     "llama_index": lambda session: _add_llama(
         session,
         LlamaMessage(role="assistant", blocks=[ToolCallBlock(tool_call_id="a", tool_name="f", tool_kwargs={})]),
-        LlamaMessage(role="tool", content=UNCLEAN, additional_kwargs={"tool_call_id": "a", "more": [UNCLEAN]}),
+        LlamaMessage(role="tool", content=UNCLEAN, additional_kwargs={"tool_call_id": "a", "more": UNCLEAN_DATA}),
     ),
     "pydantic_ai": lambda session: _add_pydantic(
         session,
         ModelResponse([ToolCallPart("f", {}, "a")]),
-        ModelRequest([ToolReturnPart("f", UNCLEAN, "a"), ToolReturnPart("f", {"more": [UNCLEAN]}, "a")]),
+        ModelRequest([ToolReturnPart("f", UNCLEAN, "a"), ToolReturnPart("f", {"more": UNCLEAN_DATA}, "a")]),
     ),
 }
 

@@ -152,6 +152,11 @@ def test_malformed_image_parts_are_counted_too(image_url: Any) -> None:
         assert tokens.Utf8TokenCounter().count(ChatMessage.human([part])) >= 1
 
 
+@pytest.mark.parametrize("size", [0, -1, 10**25])
+def test_the_tokens_of_a_file_of_any_size_can_be_stored(size: int) -> None:
+    assert 0 < tokens.Utf8TokenCounter().count(ChatMessage.human([{"type": "document", "size": size}])) < 2**31
+
+
 def test_tiktoken_counts_exactly(vocabularies: pathlib.Path, no_network: list[object]) -> None:
     counter = tokens.TiktokenCounter()
     assert counter.name == "tiktoken:o200k_base"

@@ -10,10 +10,10 @@ from django.db.models import Case, F, Q, Value, When
 from django.db.models.functions import Length, Substr
 from django.utils.translation import gettext as _, gettext_lazy
 
-from django_convmemory import models
+from django_convmemory import content_parts, models
 from django_convmemory.fields import ExactJSONField
 from django_convmemory.maintenance.explain import Explained
-from django_convmemory.messages import called
+from django_convmemory.messages import called, said_elsewhere
 from django_convmemory.rules import usage
 from django_convmemory.store.columns import message_of
 
@@ -113,8 +113,9 @@ def bubble(row: Any, explained: Explained) -> Bubble:
     """Return how a message of :func:`rows` is shown."""
     wire = None if row.large else row.small
     message = message_of(row.role, row.kind, row.beginning, wire, None)
-    parts = [{"text": message.content}] if isinstance(message.content, str) else list(message.content or ())
-    texts = [text for part in parts[:MAX_PARTS] if (text := _part(part))]
+    content = message.content
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else list(content or ())
+    texts = [text for part in parts[:MAX_PARTS] if (text := _part(part))] + said_elsewhere(message.extra)
     calls = [Call(call["id"], *called(call)) for call in message.tool_calls]
     return Bubble(
         row,
@@ -128,13 +129,11 @@ def bubble(row: Any, explained: Explained) -> Bubble:
 
 
 def _part(part: Mapping[str, Any]) -> str:
-    if isinstance(part.get("text"), str):
-        return str(part["text"])
-    if not str(part.get("type")).startswith(("image", "input_image")):
-        return f"[{part.get('type')}]"
-    image = part.get("image_url")
-    address = image.get("url") if isinstance(image, Mapping) else image
-    if not isinstance(address, str):
-        return _("[an image]")
+    read = content_parts.read(part)
+    if read.kind == "text":
+        return read.text
+    if read.kind != "image":
+        return f"[{part['type']}]"
     # An image is neither loaded nor linked: anybody may have written its address.
-    return _("[an image: %(address)s]") % {"address": address[:MAX_ADDRESS]}
+    address = read.address[:MAX_ADDRESS]
+    return _("[an image: %(address)s]") % {"address": address} if address else _("[an image]")

@@ -10,6 +10,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -157,4 +159,7 @@ def _item(message: chat.ChatMessage) -> dict[str, Any]:
 
 def _function_call(call: Mapping[str, Any]) -> dict[str, Any]:
     name, arguments = chat.called(call)
+    with contextlib.suppress(ValueError, RecursionError):
+        if not isinstance(value := json.loads(arguments or "{}"), dict):  # LangChain has objects only.
+            arguments = chat.dumps({"_raw": value})
     return {"id": call["id"], "type": "function", "function": {"name": name or "tool", "arguments": arguments or "{}"}}

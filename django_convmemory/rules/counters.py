@@ -6,6 +6,7 @@ append reads nothing before it writes. :class:`Batch` prepares the numbers for t
 
 from __future__ import annotations
 
+import bisect
 import copy
 import datetime as dt
 import functools
@@ -281,23 +282,32 @@ REPEATED = "~"
 
 def call_marks(call_ids: Iterable[str], already: str = "") -> str:
     """Return the marks of calls that join those in ``already``. The n-th call with an id has a mark of its own."""
-    marks = ""
+    marks: dict[str, Iterator[str]] = {}
+    found = []
     for call_id in call_ids:
-        marks += next(mark for mark in _marks(call_id) if mark not in marks and mark not in already)
-    return marks
+        rest = marks.setdefault(call_id, map(functools.partial(_mark, call_id), itertools.count(1)))
+        found.append(next(mark for mark in rest if mark not in already))
+    return "".join(found)
 
 
-def _marks(call_id: str) -> Iterator[str]:
-    """Yield the marks of the first, the second and each later call with this id."""
-    yield call_mark(call_id)
-    for number in itertools.count(2):
-        yield REPEATED + call_mark(f"{number} {call_id}")[1:]
+def _mark(call_id: str, number: int) -> str:
+    """Return the mark of the first, the second or a later call with this id."""
+    return call_mark(call_id) if number == 1 else REPEATED + call_mark(f"{number} {call_id}")[1:]
 
 
 def _without_answered(open_calls: str, exchange_calls: str, call_id: str) -> str:
     """Return the open calls of an exchange without the first one with this id: it has its result."""
-    first = next(mark for mark in _marks(call_id) if mark in open_calls or mark not in exchange_calls)
-    return open_calls.replace(first, "")
+
+    def is_open(number: int) -> bool:
+        mark = _mark(call_id, number)
+        return mark in open_calls or mark not in exchange_calls
+
+    number = 1
+    if not is_open(number):
+        # They are answered in order. A message may have thousands of them.
+        most = len(exchange_calls) // len(call_mark(""))
+        number += bisect.bisect_left(range(1, most + 1), True, key=is_open)
+    return open_calls.replace(_mark(call_id, number), "")
 
 
 def new_ids(count: int) -> tuple[uuid.UUID, ...]:

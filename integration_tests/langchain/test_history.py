@@ -206,7 +206,7 @@ def test_messages_of_the_site_and_redacted_ones_are_made_into_messages() -> None
     history = new_history("large")
     calls = [
         {"id": name, "type": "function", "function": {"name": "look_up", "arguments": arguments}}
-        for name, arguments in (("a", '{"a": 1}'), ("b", "no JSON"))
+        for name, arguments in (("a", '{"a": 1}'), ("b", "no JSON"), ("c", "[5]"))
     ]
     content: list[dict[str, Any]] = [
         {"type": "text", "text": "This?"},
@@ -215,21 +215,26 @@ def test_messages_of_the_site_and_redacted_ones_are_made_into_messages() -> None
     message = chat.ChatMessage
     history.session.append(message.system("Be brief."), message.human("Hello", name="ada"))
     history.session.append(message.ai("Look.", tool_calls=calls), message.tool("1", "a"), message.tool("2", "b"))
+    history.session.append(message.tool("3", "c"))
     history.session.append(message.human(content))
     history.add_messages([HumanMessage("My name is Ada."), AIMessage("Hi Ada.")])
-    history.session.redact(7)
     history.session.redact(8)
+    history.session.redact(9)
 
     expected = [
         SystemMessage("Be brief."),
         HumanMessage("Hello", name="ada"),
         AIMessage(
             "Look.",
-            tool_calls=[{"name": "look_up", "args": {"a": 1}, "id": "a"}],
+            tool_calls=[
+                {"name": "look_up", "args": {"a": 1}, "id": "a"},
+                {"name": "look_up", "args": {"_raw": [5]}, "id": "c"},
+            ],
             invalid_tool_calls=[{"name": "look_up", "args": "no JSON", "id": "b", "error": None}],
         ),
         ToolMessage("1", tool_call_id="a"),
         ToolMessage("2", tool_call_id="b"),
+        ToolMessage("3", tool_call_id="c"),
         HumanMessage(content),  # type: ignore[arg-type]
         HumanMessage(REDACTED),
         AIMessage(REDACTED),
@@ -288,6 +293,22 @@ def test_what_is_not_json_is_stored_as_json_or_text() -> None:
     text = {"nan": None, "when": "2026-01-02T03:04:05Z", "bytes": "aGVsbG8=", "id": str(number)}
     assert asks.tool_calls[0]["args"] == {**text, "set": [1], "ticket": {"price": 9.5}}
     assert result.artifact == {"price": 9.5}
+
+
+def test_blocks_of_anthropic_come_back_as_they_were() -> None:
+    search = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "Rust"}}
+    found = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}
+    blocks: Any = [search, found, {"type": "text", "text": "A language.", "citations": [{"url": "https://a.example"}]}]
+    messages = [
+        HumanMessage("What is Rust?"),
+        AIMessage(blocks),
+        HumanMessage([{"type": "tool_result", "content": "x"}]),
+    ]
+    history = new_history("large")
+    history.add_messages(messages)
+
+    assert ConvMemoryChatMessageHistory(history.session.key, alias="large").messages == messages
+    assert "srvtoolu_1" not in str(history.session.load().to_anthropic())
 
 
 @pytest.mark.parametrize("call_id", ["", "same", None])

@@ -177,6 +177,23 @@ def test_the_page_says_what_became_of_each_message(chat: SessionHandle) -> None:
         assert expected in text, expected
 
 
+def test_the_page_shows_what_is_said_in_any_form(anna: User) -> None:
+    session = memories["default"].session("forms", owner=anna)
+    document = {
+        "type": "document",
+        "source": {"type": "text", "media_type": "text/plain", "data": "Ships <b>sail</b>."},
+    }
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}}
+    session.append(
+        ChatMessage.human([document, image]),
+        ChatMessage.ai(extra={"refusal": "I cannot."}),
+        ChatMessage.ai(extra={"audio": {"id": "a", "transcript": "I say so."}}),
+    )
+    text = staff("view_session").get(url_of(session)).content.decode()
+    for expected in ("Ships &lt;b&gt;sail", "[an image: data:image/png;base64,iVBOR", "I cannot.", "I say so."):
+        assert expected in text, expected
+
+
 def test_the_page_shows_the_turns(anna: User) -> None:
     session = memories["default"].session("turns", owner=anna)
 

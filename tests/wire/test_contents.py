@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import re
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -36,6 +37,8 @@ chat part {"type": "text", "text": " \\n"}
 chat part {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
 chat part {"type": "image_url", "image_url": {"url": "http://example.com/a.png", "detail": "low"}}
 chat part {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+chat part {"type": "image_url", "image_url": "https://example.com/a.png"}
+chat part {"type": "input_audio", "input_audio": "AAAA"}
 chat part {"type": "image_url", "image_url": {"url": "data:image/jpg;base64,/9j/"}}
 chat part {"type": "file", "file": {"file_data": "data:application/pdf;base64,JVBERi0=", "filename": "a.pdf"}}
 chat part {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}
@@ -50,6 +53,8 @@ chat more {"audio": {"id": "audio_expired", "expires_at": 1, "data": "AAAA", "tr
 chat call {"type": "function", "function": {"name": "look_up", "arguments": "{\\"a\\": 1}"}}
 chat call {"type": "function", "function": {"name": "functions.look up", "arguments": {"a": "é"}}}
 chat call {"function": {"name": "look_up", "arguments": "{broken"}}
+chat call {"type": "function", "function": {"name": "look_up", "arguments": ""}}
+chat call {"type": "function", "function": {"name": "look_up", "arguments": "[NaN]"}}
 chat call {"type": "custom", "custom": {"name": "run", "input": "ls"}}
 anthropic part {"type": "text", "text": "Look: "}
 anthropic part {"type": "text", "text": ""}
@@ -64,6 +69,11 @@ anthropic more [{"type": "thinking", "thinking": "Hm.", "signature": ""}]
 anthropic more [{"type": "redacted_thinking", "data": "AAAA"}]
 anthropic more [{"type": "server_tool_use", "id": "srvtoolu_#", "name": "web_search", "input": {"query": "Rust"}},\
  {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_#", "content": []}]
+anthropic more [{"type": "server_tool_use", "id": "srvtoolu_#", "name": "web_search", "input": {}}]
+anthropic more [{"type": "web_search_tool_result", "tool_use_id": "srvtoolu_#", "content": []}]
+anthropic more [{"type": "mcp_tool_use", "id": "mcptoolu_#", "name": "find", "server_name": "a", "input": {}},\
+ {"type": "mcp_tool_result", "tool_use_id": "mcptoolu_#", "is_error": true, "content": []}]
+anthropic more [{"type": "text", "text": "So.", "citations": null}]
 anthropic call {"type": "tool_use", "name": "look_up", "input": {"a": 1}}
 responses part {"type": "input_text", "text": "Look: "}
 responses part {"type": "output_text", "text": "Look: ", "annotations": []}
@@ -113,7 +123,8 @@ def result(form: str, content: Any, call_id: str | None, kind: str = "function_c
     if form == "chat":
         return identified({"role": "tool", "content": content}, "tool_call_id", call_id)
     if form == "anthropic":
-        return identified({"type": "tool_result", "content": content}, "tool_use_id", call_id)
+        failed = {"is_error": True} if not content else {}
+        return identified({"type": "tool_result", "content": content, **failed}, "tool_use_id", call_id)
     return identified({"type": kind, "output": content}, "call_id", call_id)
 
 
@@ -149,7 +160,9 @@ EDITS = st.tuples(st.sampled_from(["fold", "redact", "truncate"]), st.integers(0
 CHANGES = st.one_of(turns(), turns(), turns(), st.lists(EDITS, min_size=1, max_size=1))
 CONVERSATIONS = st.lists(CHANGES, min_size=1, max_size=10)
 # Which memory, and its options.
-OPTIONS = st.fixed_dictionaries({"roles": st.sampled_from(ROLES), "recall": st.booleans()})
+OPTIONS = st.fixed_dictionaries(
+    {"roles": st.sampled_from(ROLES), "recall": st.booleans(), "clear_tool_results": st.sampled_from((None, 1, 2))}
+)
 any_conversation = given(CONVERSATIONS, st.integers(0, 6), OPTIONS, st.booleans())
 
 
@@ -282,6 +295,50 @@ def test_any_message_is_refused_or_sent_on(conversation: list[list[Any]]) -> Non
             session.append(message)
     context = session.load(system=validity.SYSTEM)
     json.dumps([context.to_openai(), context.to_anthropic(), context.to_responses(), context.to_text()])
+
+
+OWN = [{"type": "reasoning", "id": "rs_1", "summary": []}]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "user", "content": "Hi", "name": []},
+        {"role": "user", "content": [{"type": "document", "source": {"type": "content", "content": True}}]},
+        {"role": "user", "content": [{"type": "search_result", "content": 1}]},
+        *(
+            {
+                "role": "assistant",
+                "content": "Hi",
+                "responses": {"content": [*OWN, {"type": "message", "content": said}]},
+            }
+            for said in (5, True, ["Hi"], [{"text": "Hi"}])
+        ),
+        {
+            "role": "assistant",
+            "content": "Hi",
+            "anthropic": {"content": [{"type": "server_tool_use"}, {"type": "text"}]},
+        },
+    ],
+)
+def test_a_message_that_is_stored_is_sent_whatever_its_form(message: Wire) -> None:
+    session = validity.memories()[0].session("s")
+    session.append({"role": "user", "content": "?"}, message, {"role": "user", "content": "!"})
+    assert list(problems(session, {})) == []
+
+
+def test_thousands_of_calls_with_one_id_take_no_longer_than_others() -> None:
+    session = validity.memories()[0].session("s")
+    call = {"id": "look up", "type": "function", "function": {"name": "look_up", "arguments": "{}"}}
+    start = time.process_time()
+    session.append(
+        {"role": "user", "content": "?"}, {"role": "assistant", "content": None, "tool_calls": 2000 * [call]}
+    )
+    session.append(*(ChatMessage.tool(str(number), "look up") for number in range(2000)))
+    wire = session.load().to_openai()
+    # With a look at each earlier call, each result takes a thousand times as long.
+    assert time.process_time() - start < 20
+    assert [message.get("content") for message in wire[2:]] == [str(number) for number in range(2000)]
 
 
 @given(st.lists(damaged(st.sampled_from([json.loads(line) for line in CHUNKS.strip().splitlines()])), max_size=4))

@@ -122,8 +122,17 @@ def _call_of_chat(call: Message) -> Iterator[str]:
     yield from _shape(call, f"id type {form}", "extra_content")
     details, text = call.get(form, {}), "arguments" if form == "function" else "input"
     yield from _shape(details, f"name {text}")
+    if form == "function" and not _is_object(details.get(text)):
+        yield "the arguments are not the JSON of an object"  # llama.cpp and vLLM read them.
     if not _FUNCTION_NAME.fullmatch(str(details.get("name"))) or not isinstance(details.get(text), str):
         yield "invalid name or arguments of a call"
+
+
+def _is_object(text: Any) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except (TypeError, ValueError):
+        return False
 
 
 def one_system(messages: _Wire) -> Iterator[str]:
@@ -164,7 +173,9 @@ _BLOCKS = {
     "container_upload": ("user", "file_id", "cache_control"),
     "tool_result": ("user", "tool_use_id", "content is_error cache_control"),
     **dict.fromkeys(("tool_use", "server_tool_use"), ("assistant", "id name input", "caller cache_control")),
+    "mcp_tool_use": ("assistant", "id name input server_name", "cache_control"),
     "web_search_tool_result": ("assistant", "tool_use_id content", "caller cache_control"),
+    "mcp_tool_result": ("assistant", "tool_use_id content", "is_error cache_control"),
     "thinking": ("assistant", "thinking signature", ""),
     "redacted_thinking": ("assistant", "data", ""),
 }
@@ -225,7 +236,7 @@ def _results_come_next(messages: _Wire) -> Iterator[str]:
         if not set(kinds).isdisjoint(_THOUGHTS) and (kinds[0] not in _THOUGHTS or kinds[-1] in _THOUGHTS):
             yield f"messages[{index}]: with a thought, but it does not begin with one, or ends with one"
         served = [block["tool_use_id"] for block in blocks if block["type"].endswith("_tool_result")]
-        if served != [block["id"] for block in blocks if block["type"] == "server_tool_use"]:
+        if served != [block["id"] for block in blocks if block["type"] in ("server_tool_use", "mcp_tool_use")]:
             yield f"messages[{index}]: the server's results are not those of its calls"
     if expected:
         yield f"the calls {expected} at the end have no results"

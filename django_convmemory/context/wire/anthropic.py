@@ -22,7 +22,8 @@ from django_convmemory.context.wire.chat import CONTINUES
 from django_convmemory.messages import ANTHROPIC, ChatMessage, thaw
 
 _Block = dict[str, Any]
-_OF_ASSISTANT = calls.THOUGHTS | {"text", "tool_use", "server_tool_use", "mcp_tool_use", "container_upload"}
+_SERVER_TOOLS = frozenset({"server_tool_use", "mcp_tool_use"})
+_OF_ASSISTANT = calls.THOUGHTS | _SERVER_TOOLS | {"text", "tool_use", "container_upload"}
 IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 
 
@@ -50,10 +51,26 @@ def to_anthropic(
         if len(instructions) + turn.end in marks:
             _mark(wire[-1]["content"] if wire else system)
     last = (others[-1].extra.get(ANTHROPIC) if others else None) or {}
-    if wire and wire[-1]["role"] == "assistant" and last.get("stop_reason") != "pause_turn":
+    is_paused = last.get("stop_reason") == "pause_turn"
+    for said in wire[:-1] if is_paused else wire:
+        _close_server_tools(said["content"])
+    if wire and wire[-1]["role"] == "assistant" and not is_paused:
         # Newer models refuse to go on with the beginning of a reply.
         _add(wire, "user", _text_blocks([CONTINUES.text]))
     return {"system": system, "messages": wire} if system else {"messages": wire}
+
+
+def _close_server_tools(blocks: list[_Block]) -> None:
+    """Put its type in place of a call of a server tool without its result, and of a result without its call.
+
+    A reply was cut off there, or paused and then left.
+    """
+    called = {block.get("id") for block in blocks if block["type"] in _SERVER_TOOLS}
+    answered = {block.get("tool_use_id") for block in blocks if block["type"].endswith("_tool_result")}
+    for index, block in enumerate(blocks):
+        is_lone = block["type"] in _SERVER_TOOLS and block.get("id") not in answered
+        if is_lone or (block["type"].endswith("_tool_result") and block.get("tool_use_id") not in called):
+            blocks[index] = {"type": "text", "text": f"[{block['type']}]"}
 
 
 def _mark(blocks: list[_Block]) -> None:
@@ -115,7 +132,9 @@ def _result(call: calls.ToolCall) -> _Block:
     block: _Block = {"type": "tool_result", "tool_use_id": call.id}
     content = _blocks(call.result)
     failed = {"is_error": True} if (call.result.extra.get(ANTHROPIC) or {}).get("is_error") else {}
-    return {**block, "content": content, **failed} if content else {**block, **failed}
+    if failed and not content:
+        content = _text_blocks(["[The tool failed.]"])
+    return {**block, "content": content, **failed} if content else block
 
 
 def _input(call: calls.ToolCall) -> dict[str, Any]:

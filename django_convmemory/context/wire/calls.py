@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, NoReturn
 
 from django_convmemory import content_parts
-from django_convmemory.messages import ChatMessage, called, said_elsewhere
+from django_convmemory.messages import ChatMessage, called, dumps, said_elsewhere
 
 # Every provider accepts such ids. OpenAI's chat completions refuse longer ones.
 _VALID = re.compile(r"[a-zA-Z0-9_-]{1,40}")
@@ -53,7 +54,7 @@ def with_ids(messages: Sequence[ChatMessage], positions: Sequence[int | None]) -
 
     An id that an earlier call has gets the message's position after it, so that it stays the same in later contexts.
     """
-    used: set[str] = set()
+    used = _UsedIds()
     waiting: list[str] = []
     changed: list[ChatMessage] = []
     for message, position in zip(messages, positions, strict=True):
@@ -62,7 +63,7 @@ def with_ids(messages: Sequence[ChatMessage], positions: Sequence[int | None]) -
             if call_id != message.tool_call_id:
                 message = dataclasses.replace(message, tool_call_id=call_id)
         elif message.tool_calls:
-            waiting = [_unique(call_id, position, used) for call_id in message.call_ids]
+            waiting = [used.unique(call_id, position) for call_id in message.call_ids]
             if waiting != list(message.call_ids):
                 calls = [{**call, "id": call_id} for call, call_id in zip(message.tool_calls, waiting, strict=True)]
                 message = dataclasses.replace(message, tool_calls=calls)  # type: ignore[arg-type]
@@ -70,17 +71,28 @@ def with_ids(messages: Sequence[ChatMessage], positions: Sequence[int | None]) -
     return changed
 
 
-def _unique(call_id: str, position: int | None, used: set[str]) -> str:
-    """Return ``call_id``, or an id in its place that is valid and not in ``used``. Add it to ``used``."""
-    whole = call_id if _VALID.fullmatch(call_id) else _INVALID.sub("_", call_id)
-    unique = whole[:_LONGEST_ID]
-    numbers = itertools.count(2)
-    suffix = f"_{position}"
-    while unique in used:
-        unique = whole[: _LONGEST_ID - len(suffix)] + suffix
-        suffix = f"_{position}_{next(numbers)}"
-    used.add(unique)
-    return unique
+class _UsedIds:
+    """The ids that a request has so far."""
+
+    def __init__(self) -> None:
+        self._used: set[str] = set()
+        self._candidates: dict[tuple[str, int | None], Iterator[str]] = {}
+
+    def unique(self, call_id: str, position: int | None) -> str:
+        """Return ``call_id``, or an id in its place that is valid and that no other call has."""
+        whole = call_id if _VALID.fullmatch(call_id) else _INVALID.sub("_", call_id)
+        # They go on after the last one, because some messages have thousands of calls with one id.
+        candidates = self._candidates.setdefault((whole, position), _candidates(whole, position))
+        unique = next(candidate for candidate in candidates if candidate not in self._used)
+        self._used.add(unique)
+        return unique
+
+
+def _candidates(whole: str, position: int | None) -> Iterator[str]:
+    yield whole[:_LONGEST_ID]
+    for number in itertools.count(1):
+        suffix = f"_{position}" if number == 1 else f"_{position}_{number}"
+        yield whole[: _LONGEST_ID - len(suffix)] + suffix
 
 
 def turns(messages: Sequence[ChatMessage]) -> Iterator[CallingTurn]:
@@ -101,9 +113,28 @@ def _call(call: Mapping[str, Any], call_id: str, result: ChatMessage) -> ToolCal
 
 
 def name_and_arguments(call: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the name of a call as providers accept it, and the arguments as text. Some servers send an object."""
+    """Return the name of a call as providers accept it, and the arguments: of a function, JSON of an object.
+
+    Some servers, such as llama.cpp and vLLM, read it, and refuse each request that has anything else.
+    """
     name, arguments = called(call)
+    if not isinstance(call.get("custom"), Mapping):
+        arguments = _as_object(arguments)
     return _INVALID.sub("_", name)[:_LONGEST_NAME] or "_", arguments
+
+
+def _as_object(arguments: str) -> str:
+    if not arguments.strip():
+        return "{}"
+    try:
+        value = json.loads(arguments, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        value = arguments
+    return arguments if isinstance(value, dict) else dumps({"_raw": value})
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"JSON has no {constant}.")
 
 
 def texts(message: ChatMessage) -> list[str]:

@@ -111,7 +111,7 @@ def _part(part: Mapping[str, Any], role: str) -> list[dict[str, Any]]:
         return [chat_messages.thaw(part) if form == "text" else _text(read.text)]
     if role in ("user", "tool"):
         detail = {"detail": read.detail} if read.detail else {}
-        if form in _OWN_PARTS and (read.has_content or form not in _READ_PARTS):
+        if isinstance(part.get(form), Mapping) and form in _OWN_PARTS and (read.has_content or form not in _READ_PARTS):
             return [chat_messages.thaw(part)]
         if read.kind == "image" and read.address:
             return [{"type": "image_url", "image_url": {"url": read.address, **detail}}]
@@ -129,8 +129,8 @@ def accepted(messages: Sequence[ChatMessage], *, plain: bool) -> list[dict[str, 
     wire = [message.as_stored() for message in messages]
     names = accepted_names(messages)
     for fields in wire:
-        if fields.get("name") is not None:
-            fields["name"] = names[fields["name"]]
+        if name := fields.pop("name", None):
+            fields["name"] = names[name]
         if not fields.get("tool_calls", True):
             del fields["tool_calls"]
         for form in chat_messages.OWN_FORMS:

@@ -15,7 +15,7 @@ from typing import Any
 
 from django_convmemory import content_parts
 from django_convmemory.exceptions import InvalidMessage
-from django_convmemory.messages import ANTHROPIC, RESPONSES, ChatMessage, as_mapping, checked_parts, dumps
+from django_convmemory.messages import ANTHROPIC, CHAT, RESPONSES, ChatMessage, as_mapping, checked_parts, dumps
 
 # The blocks of an assistant that a chat message can say, and what only Anthropic has.
 _SAID = frozenset({"text", "tool_use"})
@@ -47,7 +47,8 @@ def chat_messages(messages: Iterable[Any]) -> list[ChatMessage]:
 
 def _of(message: ChatMessage | Mapping[str, Any]) -> list[ChatMessage]:
     if isinstance(message, ChatMessage):
-        return of_anthropic(message) if _is_anthropic(message.content) else [message]
+        # A message with an item of a framework stands for the item. It has the blocks.
+        return of_anthropic(message) if message.format == CHAT and _is_anthropic(message.content) else [message]
     if "stop_reason" in message or _is_anthropic(message.get("content")):
         return of_anthropic(message)
     form = str(message.get("type") or "")
@@ -62,8 +63,8 @@ def _is_anthropic(content: Any) -> bool:
     blocks = [block for block in content if isinstance(block, Mapping)]
     forms = {str(block.get("type")) for block in blocks}
     # Mistral's thoughts are lists.
-    thinks = any(isinstance(block.get("thinking"), str) for block in blocks)
-    return thinks or any(form in _OF_ANTHROPIC or form.endswith("_tool_result") for form in forms)
+    is_own = any(isinstance(block.get("thinking"), str) or "citations" in block for block in blocks)
+    return is_own or any(form in _OF_ANTHROPIC or form.endswith("_tool_result") for form in forms)
 
 
 def _is_of_response(message: ChatMessage | Mapping[str, Any]) -> bool:

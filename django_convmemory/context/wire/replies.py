@@ -11,15 +11,19 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
+from django_convmemory import content_parts
 from django_convmemory.context.wire import forms
 from django_convmemory.exceptions import InvalidMessage
-from django_convmemory.messages import ChatMessage, freeze, storable
+from django_convmemory.messages import ChatMessage, called, freeze, storable
 
 logger = logging.getLogger(__name__)
 
 # Why the three providers end a reply that has become too long.
 _LENGTH = frozenset({"length", "max_tokens", "max_output_tokens", "model_context_window_exceeded"})
-
+# The events with which a message may begin. Others, such as a ping, may follow its end.
+_BEGINNINGS = ("message_start", "content_block_start", "response.")
+# These fields never come in pieces.
+_WHOLE_FIELDS = frozenset({"id", "type", "index"})
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -97,6 +101,7 @@ def read(result: Any) -> list[Reply]:
 
 
 def _plain(value: Any) -> Mapping[str, Any]:
+    value = getattr(value, "chunk", value)  # The stream helper of the openai client has its chunks in events.
     if hasattr(value, "model_dump") and not isinstance(value, type):
         value = value.model_dump(mode="json", exclude_unset=True, warnings=False)
     return value if isinstance(value, Mapping) else {}
@@ -134,10 +139,15 @@ class Chunks:
         self.text = ""
         self.ended = False
         self.needs_end = False
-        self._calls: dict[Any, dict[str, Any]] = {}
+        # All calls, and the newest one with each index. Some servers give several one index.
+        self._calls: list[dict[str, Any]] = []
+        self._newest_calls: dict[Any, dict[str, Any]] = {}
         self._more: dict[str, Any] = {}
-        # Of one of Anthropic's messages: its blocks, and its other fields.
-        self._blocks: dict[int, dict[str, Any]] = {}
+        # The completion of which the last chunk is.
+        self._completion: Any = None
+        # Of one of Anthropic's messages: its blocks, as its calls, and its other fields.
+        self._blocks: list[dict[str, Any]] = []
+        self._newest_blocks: dict[Any, dict[str, Any]] = {}
         self._own: dict[str, Any] = {}
         self._usage: dict[str, Any] = {}
         self._reason: Any = None
@@ -163,8 +173,11 @@ class Chunks:
             return False
         plain = _plain(chunk)
         if "choices" in plain:
-            return any(choice.get("delta") for choice in plain["choices"])
-        return plain.get("type") not in ("message_stop", "content_block_stop", "message_delta", "text")
+            # Gemini's servers give each chunk the reason of the end.
+            is_same = plain.get("id") and _completion(plain) == self._completion
+            return not is_same and any(choice.get("delta") for choice in plain["choices"] or ())
+        kind = plain.get("type")
+        return not isinstance(kind, str) or "role" in plain or kind.startswith(_BEGINNINGS)
 
     @_as_documented
     def add(self, chunk: Any) -> str:
@@ -190,15 +203,18 @@ class Chunks:
     def _chat(self, chunk: Mapping[str, Any]) -> str:
         """Add a chunk of chat completions. The usage comes after the end, in a chunk without choices."""
         self.needs_end = True
+        self._completion = _completion(chunk)
         self._usage = chunk.get("usage") or self._usage
-        # Some servers give no reason, but the usage is always the last.
-        self.ended = self.ended or bool(self._usage and not chunk["choices"])
-        for choice in chunk["choices"][:1]:
+        # Some servers give no reason, but the usage after all pieces.
+        self.ended = self.ended or bool(self._usage and not chunk["choices"] and not self.is_empty)
+        for choice in [choice for choice in chunk["choices"] if not choice.get("index")][:1]:
             self._end(choice.get("finish_reason"))
             delta = dict(choice.get("delta") or {})
             for number, call in enumerate(delta.pop("tool_calls", None) or ()):
                 self._add_call(call, number)
             text = delta.pop("content", None) or ""
+            if isinstance(text, list):  # Mistral's parts. Its thoughts are left out.
+                text = "".join(content_parts.texts(text))
             if isinstance(delta.get("audio"), Mapping):  # The provider keeps the sound.
                 delta["audio"] = {field: value for field, value in delta["audio"].items() if field != "data"}
             _join(self._more, {field: value for field, value in delta.items() if field != "role"})
@@ -209,13 +225,13 @@ class Chunks:
         index = delta.get("index")
         if index is None:  # Some servers send each call whole.
             index = delta.get("id") or number
-        call = self._calls.setdefault(index, {"type": "function"})
-        if delta.get("id"):
-            call["id"] = delta["id"]
-        if delta.get("type"):
-            call["type"] = delta["type"]
-        # The names and arguments come in pieces.
-        _join(call, {field: value for field, value in delta.items() if field not in ("index", "id", "type")})
+        call = self._newest_calls.get(index)
+        if call is None or _begins_call(call, delta):
+            call = self._newest_calls[index] = {"type": "function"}
+            self._calls.append(call)
+        # Some servers send an empty id, or a new one, with each piece of the arguments.
+        known = {"index", "id"} if call.get("id") else {"index"}
+        _join(call, {field: value for field, value in delta.items() if field not in known})
 
     def _event(self, kind: str, event: Mapping[str, Any]) -> str:
         """Add an event of the Responses API or of Anthropic."""
@@ -242,10 +258,11 @@ class Chunks:
         """Add the beginning or a piece of one of Anthropic's blocks."""
         delta = event.get("delta") or {}
         if event["type"] == "content_block_start":
-            block = self._blocks[event["index"]] = dict(event["content_block"])
+            block = self._newest_blocks[event["index"]] = dict(event["content_block"])
+            self._blocks.append(block)
             # Another text begins in a line of its own.
             return ("\n" if self.text else "") + block["text"] if block.get("type") == "text" else ""
-        block = self._blocks[event["index"]]
+        block = self._newest_blocks[event["index"]]
         match delta.get("type"):
             case "text_delta":
                 block["text"] += delta["text"]
@@ -269,10 +286,10 @@ class Chunks:
             return self._whole
         usage, cut_off = _usage(self._usage), _cut_off(self._reason)
         if self._blocks:
-            blocks = [block for index in sorted(self._blocks) for block in self._whole_block(self._blocks[index])]
+            blocks = [whole for block in self._blocks for whole in self._whole_block(block)]
             own = {**self._own, "stop_reason": self._reason}
             return [Reply(forms.of_anthropic(storable({"content": blocks, **own}))[0], usage, cut_off)]
-        calls = [call for call in self._calls.values() if self.ended]
+        calls = self._calls if self.ended else []
         return [Reply(_message(self.text, storable(calls), extra=storable(self._more)), usage, cut_off)]
 
     def _whole_block(self, block: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -285,12 +302,31 @@ class Chunks:
         return [whole | {"input": _object(block["json"])} if block.get("json") else whole]
 
 
+def _completion(chunk: Mapping[str, Any]) -> tuple[Any, Any]:
+    return chunk.get("id"), chunk.get("created")
+
+
+def _begins_call(call: Mapping[str, Any], delta: Mapping[str, Any]) -> bool:
+    """Whether ``delta`` begins another call than ``call``, which has the same index. Only a beginning has a name.
+
+    Some servers send the name again with each piece.
+    """
+    (name, arguments), (_, before) = called(delta), called(call)
+    ids = {each["id"] for each in (call, delta) if each.get("id")}
+    return bool(name) and (len(ids) > 1 or bool(arguments and _json(before) is not None))
+
+
 def _object(text: str) -> Any:
     """Return the input of a call. A model's JSON may be wrong."""
+    value = _json(text)
+    return {"_raw": text} if value is None else value
+
+
+def _json(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
-        return {"_raw": text}
+    except (ValueError, RecursionError):
+        return None
 
 
 def _join(fields: dict[str, Any], delta: Mapping[str, Any]) -> None:
@@ -300,7 +336,12 @@ def _join(fields: dict[str, Any], delta: Mapping[str, Any]) -> None:
         if isinstance(value, Mapping):
             fields[field] = dict(before) if isinstance(before, Mapping) else {}
             _join(fields[field], value)
-        elif (isinstance(value, str) and isinstance(before, str)) or isinstance(before, list):
-            fields[field] = before + value
-        elif value is not None:
+        elif value is None or (field == "name" and value == before):
+            continue
+        elif field in _WHOLE_FIELDS:
+            fields[field] = value or before
+        elif isinstance(value, (str, list)) and isinstance(before, type(value)):
+            joined: Any = before
+            fields[field] = joined + value
+        else:
             fields[field] = value

@@ -35,13 +35,18 @@ def _own(own: Sequence[Mapping[str, Any]], made: Iterator[calls.ToolCall]) -> li
         if item["type"] in calls.CALLS:
             kept["call_id"] = next(made).id
         elif item["type"] == "message" and not isinstance(item.get("content"), str):
-            parts = [part for part in kept.get("content") or () if part.get("text") or part.get("refusal")]
-            kept["content"] = [part for part in parts if part["type"] in ("output_text", "refusal")]
+            parts = kept.get("content") if isinstance(kept.get("content"), list) else ()
+            kept["content"] = [part for part in parts if _is_said(part)]
         if item["type"] == "message" and not kept["content"]:
             items = _without_last_thoughts(items)
         else:
             items.append(kept)
     return _without_last_thoughts(items)
+
+
+def _is_said(part: Any) -> bool:
+    is_output = isinstance(part, Mapping) and part.get("type") in ("output_text", "refusal")
+    return is_output and bool(part.get("text") or part.get("refusal"))
 
 
 def _without_last_thoughts(items: list[_Item]) -> list[_Item]:
