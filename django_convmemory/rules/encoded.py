@@ -7,6 +7,7 @@ what a prompt shows stays as it is. With another rule, the offsets of messages t
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -33,7 +34,13 @@ _WORD = re.compile("[a-z]{4,}")
 
 def replaced(text: str) -> str:
     """Return ``text`` with a note in place of each long run of encoded data."""
-    return _RUN.sub(_note, text) if len(text) >= _SHORTEST else text
+    return _replaced(text) if len(text) >= _SHORTEST else text
+
+
+# A long message is folded in parts, and looked at as a whole for each of them.
+@functools.lru_cache(maxsize=4)
+def _replaced(text: str) -> str:
+    return _RUN.sub(_note, text)
 
 
 def replaced_in(message: ChatMessage) -> ChatMessage:
