@@ -18,6 +18,8 @@ import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import worker
+
 HERE = Path(__file__).resolve().parent
 # Seconds that the site may take to start, and a process to end.
 START, END = 60.0, 10.0
@@ -90,7 +92,7 @@ def main() -> int:
         # There is no proxy in front, so its headers must not be trusted.
         site = ["uvicorn", "mysite.asgi:application", "--no-proxy-headers", f"--host={options.host}", f"--port={port}"]
         supervisor.start("site", "-m", *site)
-        supervisor.start("worker", "-m", "celery", "-A", "mysite", "worker", *WORKER)
+        supervisor.start("worker", "-m", "celery", "-A", "mysite", "worker", *worker.OPTIONS)
         supervisor.start("beat", "-m", "celery", "-A", "mysite", "beat", f"--schedule={settings.DATA_DIR / 'beat'}")
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(options.host, options.host)  # noqa: S104
         return watch(supervisor, f"http://[{host}]:{port}/" if host == "::1" else f"http://{host}:{port}/")
@@ -99,13 +101,6 @@ def main() -> int:
         return 0
     finally:
         supervisor.stop()
-
-
-# One process with threads, so that no child process can be left behind. A single worker needs no gossip.
-WORKER = [
-    *("--queues=convmemory", "--pool=threads", "--concurrency=4", "--loglevel=INFO"),
-    *("--without-gossip", "--without-mingle", "--without-heartbeat"),
-]
 
 
 def free(host: str, port: int) -> int | None:
