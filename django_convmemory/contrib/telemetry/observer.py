@@ -300,13 +300,9 @@ class Instruments:
             )
 
 
-def _backlogs() -> dict[str, figures.Backlog]:
-    """Read what waits. The thread of an exporter belongs to no request, so nothing else closes its connections."""
-    try:
-        return figures.backlogs()
-    finally:
-        transactions.close_old_connections()
-
-
 def _observed(field: str, options: CallbackOptions) -> Iterable[Observation]:
-    return [Observation(getattr(backlog, field), {ALIAS: alias}) for alias, backlog in _backlogs().items()]
+    try:
+        return [Observation(getattr(backlog, field), {ALIAS: alias}) for alias, backlog in figures.backlogs().items()]
+    finally:
+        # The thread of an exporter belongs to no request, so nothing else closes its connections.
+        transactions.close_old_connections()
