@@ -81,12 +81,30 @@ def read(part: Mapping[str, Any]) -> ContentPart:
     return ContentPart(kind, size=size if isinstance(size, int) else None, detail=part.get("detail"))
 
 
+def web_address(image: Any) -> str | None:
+    """Return the address on the web that ``image`` is, or has as its ``url``, or None."""
+    url = image.get("url") if isinstance(image, Mapping) else image
+    return url if isinstance(url, str) and url.startswith(("https://", "http://")) else None
+
+
+def image(url: str, detail: Any = None) -> dict[str, Any]:
+    """Return the part for an image on the web."""
+    return {"type": "image_url", "image_url": {"url": url} | ({"detail": detail} if isinstance(detail, str) else {})}
+
+
+def joined(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]]:
+    """Return the content of a message with these parts: a text, if there is nothing else."""
+    if len(parts) == 1 and parts[0]["type"] == "text":
+        return str(parts[0]["text"])
+    return parts or ""
+
+
 def stub(form: str, size: int | None = None, *, data: Any = None, detail: Any = None) -> dict[str, Any]:
     """Return a part for a file that is kept elsewhere, as in the item of a framework. It counts what the file costs.
 
     ``form`` is image, audio, document, video, or any other word. ``data`` is in base64, or a URL that has it.
     """
-    if isinstance(data, str) and not data.startswith(("https://", "http://")):
+    if isinstance(data, str) and not web_address(data):
         size = len(data) * 3 // 4
     return {"type": form, "size": size} | ({"detail": detail} if isinstance(detail, str) else {})
 

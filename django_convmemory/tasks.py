@@ -194,11 +194,6 @@ def sweep(limit: int = 100, queued_for: float = QUEUED_FOR, **unknown: object) -
 
     At most ``limit`` sessions of each alias are in the queue, besides those that appends sent.
     """
-    sweep_all(limit=limit, queued_for=queued_for)
-
-
-def sweep_all(*, limit: int = 100, queued_for: float = QUEUED_FOR) -> None:
-    """Do what :func:`sweep` describes. For tasks of any library."""
     for alias in memories:
         try:
             memory = memories[alias]

@@ -16,8 +16,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from urllib.parse import urlsplit
 
+import worker
+
+HOST = "127.0.0.1"
 HERE = Path(__file__).resolve().parent
 # Seconds that the site may take to start, and a process to end.
 START, END = 60.0, 10.0
@@ -67,7 +69,6 @@ class Supervisor:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000, help="0 for any free port (default: 8000)")
     options = parser.parse_args()
     if not 0 <= options.port < 65536:
@@ -75,7 +76,7 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda received, frame: sys.exit(128 + received))
     signal.signal(signal.SIGINT, signal.default_int_handler)  # Background jobs of a shell script ignore SIGINT.
-    port = free(options.host, options.port)
+    port = free(options.port)
     if port is None:
         print(f"Port {options.port} is in use. Choose another one: make demo PORT=8001", file=sys.stderr)
         return 1
@@ -88,12 +89,11 @@ def main() -> int:
     supervisor = Supervisor(settings.DATA_DIR)
     try:
         # There is no proxy in front, so its headers must not be trusted.
-        site = ["uvicorn", "mysite.asgi:application", "--no-proxy-headers", f"--host={options.host}", f"--port={port}"]
+        site = ["uvicorn", "mysite.asgi:application", "--no-proxy-headers", f"--host={HOST}", f"--port={port}"]
         supervisor.start("site", "-m", *site)
-        supervisor.start("worker", "-m", "celery", "-A", "mysite", "worker", *WORKER)
+        supervisor.start("worker", "-m", "celery", "-A", "mysite", "worker", *worker.OPTIONS)
         supervisor.start("beat", "-m", "celery", "-A", "mysite", "beat", f"--schedule={settings.DATA_DIR / 'beat'}")
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(options.host, options.host)  # noqa: S104
-        return watch(supervisor, f"http://[{host}]:{port}/" if host == "::1" else f"http://{host}:{port}/")
+        return watch(supervisor, port)
     except KeyboardInterrupt:
         print("\nStopped.")
         return 0
@@ -101,32 +101,23 @@ def main() -> int:
         supervisor.stop()
 
 
-# One process with threads, so that no child process can be left behind. A single worker needs no gossip.
-WORKER = [
-    *("--queues=convmemory", "--pool=threads", "--concurrency=4", "--loglevel=INFO"),
-    *("--without-gossip", "--without-mingle", "--without-heartbeat"),
-]
-
-
-def free(host: str, port: int) -> int | None:
+def free(port: int) -> int | None:
     """Return ``port`` if it is free, or any free port for 0, or None."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as bound:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            bound.bind((host, port))
-        except OSError:
-            return None
-        free_port: int = bound.getsockname()[1]
-        return free_port
+    try:
+        with socket.create_server((HOST, port)) as bound:
+            free_port: int = bound.getsockname()[1]
+    except OSError:
+        return None
+    return free_port
 
 
-def watch(supervisor: Supervisor, url: str) -> int:
+def watch(supervisor: Supervisor, port: int) -> int:
     """Print a message when the site answers. Return the exit code when a process has ended."""
     announced, deadline = False, time.monotonic() + START
     while (ended := supervisor.ended()) is None:
-        if not announced and answers(url):
+        if not announced and answers(port):
             announced = True
-            print(f"{url} is the site. Sign in as demo with the password demo.")
+            print(f"http://{HOST}:{port}/ is the site. Sign in as demo with the password demo.")
             print(f"The logs are in {supervisor.logs}. Press Ctrl-C to stop.", flush=True)
         if not announced and time.monotonic() > deadline:
             print(f"The site does not answer. See {supervisor.logs / 'site.log'}.", file=sys.stderr)
@@ -142,10 +133,9 @@ def watch(supervisor: Supervisor, url: str) -> int:
     return 1
 
 
-def answers(url: str) -> bool:
+def answers(port: int) -> bool:
     """Return whether the site answers, with any status: a production site answers with a redirect."""
-    parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=1)
+    connection = http.client.HTTPConnection(HOST, port, timeout=1)
     try:
         connection.request("GET", "/")
         return connection.getresponse().status > 0

@@ -18,8 +18,10 @@ from typing import Any, Self
 
 READY = b"ready\n"
 # One process with threads, so that no child process can be left behind. A single worker needs no gossip.
-OPTIONS = ["--queues=convmemory", "--pool=threads", "--concurrency=2", "--loglevel=INFO"]
-QUIET = ["--without-gossip", "--without-mingle", "--without-heartbeat"]
+OPTIONS = [
+    *("--queues=convmemory", "--pool=threads", "--concurrency=4", "--loglevel=INFO"),
+    *("--without-gossip", "--without-mingle", "--without-heartbeat"),
+]
 
 
 class WorkerFailed(Exception):
@@ -83,7 +85,7 @@ def main() -> None:
 
     worker_ready.connect(_say_ready)
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
-    app.worker_main(["worker", *OPTIONS, *QUIET])
+    app.worker_main(["worker", *OPTIONS])
 
 
 def _say_ready(**kwargs: Any) -> None:

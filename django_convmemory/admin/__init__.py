@@ -146,8 +146,8 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
     @admin.display(description=_("not folded"))
     def budget(self, session: models.Session) -> str:
-        tokens = session.unpinned_tokens - session.covered_tokens
-        limit = memories[session.alias].strategy.threshold.tokens if session.alias in memories else None
+        status = Status(session)
+        tokens, limit = status.tail_tokens, status.limit
         if limit is None:
             return number(tokens)
         return format_html(

@@ -53,6 +53,9 @@ class AliasFilter(admin.SimpleListFilter):
         sessions = models.Session.objects.using(router.db_for_write(models.Session))
         return ((alias, alias) for alias in sessions.aliases())
 
+    def has_output(self) -> bool:
+        return len(self.lookup_choices) > 1 or bool(self.value())
+
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         if not self.value():
             return queryset

@@ -3,7 +3,7 @@
 No figure walks a whole table:
 
 - Up to some thousands of sessions, all are counted. Otherwise, a sample is, which is spread evenly over their ids.
-- Due sessions, and those that wait for a rebuild, are counted by their indexes, up to ``MAX_DUE``.
+- Due sessions, and those that wait for a rebuild, are counted by their indexes, up to ``MOST_COUNTED``.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from django_convmemory.admin import charts
 from django_convmemory.admin.waiting import PauseNotice, Status
 from django_convmemory.memory import memories
 from django_convmemory.rules.values import AttemptOutcome
+from django_convmemory.templatetags import convmemory
 
 # The sample: the number of ranges of ids, and the number of ids in each range.
 RANGES, RANGE_SIZE = 50, 100
-MAX_DUE = 1000
 # The most sessions that are listed of those that fail or are paused, and of those to be rebuilt.
 MAX_LISTED = 5
 
@@ -96,24 +96,15 @@ class Overview:
     # Due sessions.
 
     @cached_property
-    def _due(self) -> list[models.Session]:
+    def due(self) -> list[models.Session]:
         rows = self._sessions.due().with_clock().order_by("alias", "due_since")
-        return list(rows.only("due_since", "lease_expires_at", "last_error")[: MAX_DUE + 1])
-
-    @property
-    def due(self) -> int:
-        """The number of due sessions, at most ``MAX_DUE``."""
-        return min(len(self._due), MAX_DUE)
-
-    @property
-    def due_is_more(self) -> bool:
-        return len(self._due) > MAX_DUE
+        return list(rows.only("due_since", "lease_expires_at", "last_error")[: convmemory.MOST_COUNTED + 1])
 
     @cached_property
     def stuck(self) -> list[int]:
         """The ids of the due sessions whose last attempt failed, or that wait for the end of a pause."""
         states = (models.SessionState.FAILING, models.SessionState.PAUSED)
-        return [session.pk for session in self._due if session.state in states]
+        return [session.pk for session in self.due if session.state in states]
 
     @property
     def all_stuck(self) -> models.SessionQuerySet:
@@ -145,23 +136,15 @@ class Overview:
     # Rebuilds.
 
     @cached_property
-    def _to_be_rebuilt(self) -> list[models.Session]:
+    def to_be_rebuilt(self) -> list[models.Session]:
+        """The sessions whose summary the fallback has made in part."""
         rows = self._sessions.filter(rebuild_after__isnull=False).order_by("alias", "rebuild_after")
-        return list(rows.only("alias", "key", "rebuild_after")[: MAX_DUE + 1])
-
-    @property
-    def to_be_rebuilt(self) -> int:
-        """The number of sessions whose summary the fallback has made in part, at most ``MAX_DUE``."""
-        return min(len(self._to_be_rebuilt), MAX_DUE)
-
-    @property
-    def to_be_rebuilt_is_more(self) -> bool:
-        return len(self._to_be_rebuilt) > MAX_DUE
+        return list(rows.only("alias", "key", "rebuild_after")[: convmemory.MOST_COUNTED + 1])
 
     @property
     def oldest_rebuilds(self) -> list[models.Session]:
         """Those of them that are rebuilt first."""
-        rows: list[Any] = self._to_be_rebuilt
+        rows: list[Any] = self.to_be_rebuilt
         return sorted(rows, key=lambda session: (session.rebuild_after, session.pk))[:MAX_LISTED]
 
 

@@ -13,9 +13,7 @@ from django.utils.functional import cached_property
 from django_convmemory import models
 from django_convmemory.memory import memories
 from django_convmemory.operations.handles import ConversationMemory
-
-# The largest number of waiting sessions that is counted.
-MAX_WAITING = 1000
+from django_convmemory.templatetags import convmemory
 
 
 @dataclasses.dataclass
@@ -50,18 +48,10 @@ class PauseNotice:
         return self.stands_in and session.due_since is not None and session.due_since <= waited_since
 
     @cached_property
-    def _counted(self) -> int:
-        due = self.sessions.filter(alias=self.state.alias).due().unleased().order_by()
-        return due.values("pk")[: MAX_WAITING + 1].count()
-
-    @property
     def waiting(self) -> int:
-        """The number of due sessions that nobody folds, at most ``MAX_WAITING``."""
-        return min(self._counted, MAX_WAITING)
-
-    @property
-    def waiting_is_more(self) -> bool:
-        return self._counted > MAX_WAITING
+        """The number of due sessions that nobody folds, for the filter ``counted``."""
+        due = self.sessions.filter(alias=self.state.alias).due().unleased().order_by()
+        return due.values("pk")[: convmemory.MOST_COUNTED + 1].count()
 
 
 def pauses(sessions: models.SessionQuerySet, aliases: Iterable[str]) -> list[PauseNotice]:

@@ -21,6 +21,7 @@ from langchain_core.messages import AIMessage, BaseMessage, message_to_dict, mes
 from pydantic_core import to_jsonable_python
 
 from django_convmemory import messages as chat
+from django_convmemory.context.wire import forms
 from django_convmemory.contrib import framework_messages, langchain_items
 from django_convmemory.contrib.framework_messages import FrameworkMessage, View
 from django_convmemory.exceptions import InvalidMessage
@@ -162,4 +163,4 @@ def _function_call(call: Mapping[str, Any]) -> dict[str, Any]:
     with contextlib.suppress(ValueError, RecursionError):
         if not isinstance(value := json.loads(arguments or "{}"), dict):  # LangChain has objects only.
             arguments = chat.dumps({"_raw": value})
-    return {"id": call["id"], "type": "function", "function": {"name": name or "tool", "arguments": arguments or "{}"}}
+    return forms.call(call["id"], name or "tool", arguments or "{}")

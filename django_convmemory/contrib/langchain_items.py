@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django_convmemory import content_parts
+from django_convmemory.context.wire import forms
 from django_convmemory.exceptions import InvalidMessage
 from django_convmemory.messages import NO_CALL_ID, REASONING, ChatMessage, as_text, dumps, freeze, storable
 
@@ -88,11 +89,7 @@ def _with_ids(data: Mapping[str, Any]) -> dict[str, Any]:
 def _calls(data: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the calls in the form of chat completions."""
     calls = [
-        {
-            "id": call["id"],
-            "type": "function",
-            "function": {"name": str(call.get("name") or ""), "arguments": as_text(call.get("args") or "{}")},
-        }
+        forms.call(call["id"], str(call.get("name") or ""), as_text(call.get("args") or "{}"))
         for field in ("tool_calls", "invalid_tool_calls")
         for call in _list(data.get(field))
         if isinstance(call, Mapping) and isinstance(call.get("id"), str)
@@ -112,10 +109,7 @@ def _content(content: Any) -> str | list[dict[str, Any]]:
     """Return texts and parts in the form of chat completions."""
     if isinstance(content, str):
         return content
-    parts = [part for part in map(_part, _list(content)) if part is not None]
-    if len(parts) == 1 and parts[0]["type"] == "text":
-        return str(parts[0]["text"])
-    return parts or ""
+    return content_parts.joined([part for part in map(_part, _list(content)) if part is not None])
 
 
 def _part(part: Any) -> dict[str, Any] | None:
@@ -127,10 +121,10 @@ def _part(part: Any) -> dict[str, Any] | None:
     if isinstance(part.get("text"), str):
         return {"type": "text", "text": part["text"]}
     image = part.get("image_url")
-    url = image.get("url") if isinstance(image, Mapping) else image or part.get("url")
+    url = content_parts.web_address(image or part.get("url"))
     detail = image.get("detail") if isinstance(image, Mapping) else part.get("detail")
-    if form in ("image_url", "image") and isinstance(url, str) and url.startswith(("https://", "http://")):
-        return {"type": "image_url", "image_url": {"url": url} | ({"detail": detail} if detail else {})}
+    if form in ("image_url", "image") and url:
+        return content_parts.image(url, detail)
     if form == "text":
         return {"type": form, "text": ""}
     # The bytes of a file are in the item. They need not be stored twice.

@@ -19,6 +19,7 @@ from pydantic import PrivateAttr, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from django_convmemory import content_parts, messages as chat
+from django_convmemory.context.wire import forms
 from django_convmemory.contrib import framework_messages
 from django_convmemory.contrib.framework_messages import FrameworkMessage, View
 from django_convmemory.exceptions import InvalidMessage
@@ -220,8 +221,7 @@ def _calls(blocks: Sequence[Item], more: Mapping[str, Any]) -> list[Item]:
     for block in blocks:
         if block["block_type"] == "tool_call":
             call_id = block["tool_call_id"] or block["tool_name"] or "tool"
-            function = {"name": block["tool_name"], "arguments": chat.as_text(block["tool_kwargs"])}
-            calls.append({"id": call_id, "type": "function", "function": function})
+            calls.append(forms.call(call_id, block["tool_name"], chat.as_text(block["tool_kwargs"])))
     if not calls and isinstance(more.get("tool_calls"), list):
         for call in more["tool_calls"]:
             if isinstance(call, Mapping):
@@ -232,10 +232,7 @@ def _calls(blocks: Sequence[Item], more: Mapping[str, Any]) -> list[Item]:
 
 def _content(blocks: Iterable[Item]) -> Any:
     """Return texts and parts in the form of chat completions."""
-    parts = [part for block in blocks for part in _parts(block)]
-    if len(parts) == 1 and parts[0]["type"] == "text":
-        return parts[0]["text"]
-    return parts or ""
+    return content_parts.joined([part for block in blocks for part in _parts(block)])
 
 
 def _parts(block: Item) -> list[Item]:
@@ -248,13 +245,12 @@ def _parts(block: Item) -> list[Item]:
         return [part for each in block["content"] for part in _parts(each)]
     if form == "citation":
         return _parts(block["cited_content"])
-    url = block.get("url")
-    if form == "image" and isinstance(url, str) and url.startswith(("https://", "http://")):
-        detail = {"detail": block["detail"]} if block.get("detail") else {}
-        return [{"type": "image_url", "image_url": {"url": url, **detail}}]
+    url = content_parts.web_address(block.get("url"))
+    if form == "image" and url:
+        return [content_parts.image(url, block.get("detail"))]
     # The bytes of a file are in the item. They need not be stored twice.
     if form in ("image", "audio", "video", "document"):
-        data = block.get("data" if form == "document" else form) or url
+        data = block.get("data" if form == "document" else form) or block.get("url")
         return [content_parts.stub(form, data=data, detail=block.get("detail"))]
     return [content_parts.stub(form, len(chat.dumps(block)))]
 
@@ -276,9 +272,7 @@ def _made(message: chat.ChatMessage) -> Item:
 
 
 def _block(part: Mapping[str, Any]) -> Item:
-    image = part.get("image_url")
-    url = image.get("url") if isinstance(image, Mapping) else None
-    if isinstance(url, str) and url.startswith(("https://", "http://")):
+    if url := content_parts.web_address(part.get("image_url")):
         return {"block_type": "image", "url": url}
     text = part.get("text")
     return {"block_type": "text", "text": text if isinstance(text, str) else f"[{part['type']}]"}

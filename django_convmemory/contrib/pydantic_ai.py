@@ -23,6 +23,7 @@ from asgiref.sync import sync_to_async
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
 
 from django_convmemory import content_parts
+from django_convmemory.context.wire import forms
 from django_convmemory.contrib import framework_messages
 from django_convmemory.contrib.framework_messages import FrameworkMessage, View
 from django_convmemory.exceptions import InvalidMessage
@@ -182,18 +183,11 @@ def _response(parts: Sequence[Json]) -> Json:
         for part in parts
         if (text := _told(part))
     ]
-    content: Any = told or None
-    if len(told) == 1 and told[0]["type"] == "text":
-        content = told[0]["text"]
     calls = [
-        {
-            "id": _call_id(part),
-            "type": "function",
-            "function": {"name": part["tool_name"], "arguments": as_text(part.get("args") or {})},
-        }
+        forms.call(_call_id(part), part["tool_name"], as_text(part.get("args") or {}))
         for part in _of_kind(parts, "tool-call")
     ]
-    fields = {"role": "assistant", "content": content, "tool_calls": calls}
+    fields = {"role": "assistant", "content": content_parts.joined(told) or None, "tool_calls": calls}
     return {**fields, "kind": REASONING} if parts and not told and not calls else fields
 
 
@@ -221,9 +215,7 @@ def _content(content: Any) -> Any:
     if not isinstance(content, list) or not any(isinstance(each, str) or _is_part(each) for each in content):
         return "" if content in (None, []) else dumps(content)
     parts = [_part(each) for each in content if not (isinstance(each, Mapping) and each.get("kind") == "cache-point")]
-    if len(parts) == 1 and parts[0]["type"] == "text":
-        return parts[0]["text"]
-    return parts or ""
+    return content_parts.joined(parts)
 
 
 def _is_part(content: Any) -> bool:
@@ -238,8 +230,8 @@ def _part(content: Any) -> Json:
     if content["kind"] == "text-content":
         return {"type": "text", "text": content["content"]}
     url, detail = content.get("url"), (content.get("vendor_metadata") or {}).get("detail")
-    if content["kind"] == "image-url" and isinstance(url, str) and url.startswith(("https://", "http://")):
-        return {"type": "image_url", "image_url": {"url": url} | ({"detail": detail} if detail else {})}
+    if content["kind"] == "image-url" and content_parts.web_address(url):
+        return content_parts.image(url, detail)
     # The bytes of a file are in the item. They need not be stored twice.
     form = str(content.get("media_type") or content["kind"]).partition("/")[0].removesuffix("-url")
     form = form if form in ("image", "audio", "video") else "document"
@@ -277,9 +269,7 @@ def _texts(message: ChatMessage) -> list[str]:
 
 
 def _user_content(part: Mapping[str, Any]) -> Any:
-    image = part.get("image_url")
-    url = image.get("url") if isinstance(image, Mapping) else None
-    if isinstance(url, str) and url.startswith(("https://", "http://")):
+    if url := content_parts.web_address(part.get("image_url")):
         return {"kind": "image-url", "url": url}
     return part["text"] if isinstance(part.get("text"), str) else f"[{part['type']}]"
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from django_convmemory import content_parts
-from django_convmemory.context.wire import responses
+from django_convmemory.context.wire import forms, responses
 from django_convmemory.exceptions import InvalidMessage
 from django_convmemory.messages import (
     NO_CALL_ID,
@@ -153,7 +153,7 @@ def _call(form: str, call_id: str, item: Mapping[str, Any]) -> Item:
     name = str(item.get("name") or form.removesuffix("_call"))
     if form == "custom_tool_call":
         return {"id": call_id, "type": "custom", "custom": {"name": name, "input": arguments}}
-    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+    return forms.call(call_id, name, arguments)
 
 
 def _content(content: Any) -> str | list[Item]:
@@ -164,10 +164,7 @@ def _content(content: Any) -> str | list[Item]:
         return [content_parts.stub("image")]
     if not isinstance(content, Sequence):
         return as_text(content)
-    parts = [_part(part) for part in content]
-    if len(parts) == 1 and parts[0]["type"] == "text":
-        return str(parts[0]["text"])
-    return parts or ""
+    return content_parts.joined([_part(part) for part in content])
 
 
 def _part(part: Any) -> Item:
@@ -177,10 +174,8 @@ def _part(part: Any) -> Item:
         return {"type": "text", "text": part["text"]}
     if isinstance(part.get("refusal"), str):
         return {"type": "refusal", "refusal": part["refusal"]}
-    url = part.get("image_url")
-    if isinstance(url, str) and url.startswith(("https://", "http://")):
-        detail = {"detail": part["detail"]} if isinstance(part.get("detail"), str) else {}
-        return {"type": "image_url", "image_url": {"url": url, **detail}}
+    if url := content_parts.web_address(part.get("image_url")):
+        return content_parts.image(url, part.get("detail"))
     form = str(part.get("type") or "part")
     if form == "text":
         return {"type": form, "text": ""}

@@ -156,6 +156,16 @@ def settled(work: Callable[[], T], what: object) -> T:
     raise exceptions.SessionContended(f"Other processes change {what} all the time. Try again later.")
 
 
+def close_old_connections() -> None:
+    """Close the connections that are broken or too old, as Django does around a request.
+
+    Unlike Django's function, it leaves a connection in a transaction open: a test may hold one around the caller.
+    """
+    for connection in connections.all(initialized_only=True):
+        if not connection.in_atomic_block:
+            connection.close_if_unusable_or_obsolete()
+
+
 def is_open(connection: BaseDatabaseWrapper) -> bool:
     """Whether the caller has opened a transaction."""
     if connection.connection is None:

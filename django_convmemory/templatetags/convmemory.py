@@ -15,12 +15,20 @@ from django_convmemory import conf
 
 register = template.Library()
 MINUTE, HOUR, DAY = 60, 3600, 86_400
+# Rows that may be many are counted up to this number, and one more.
+MOST_COUNTED = 1000
 
 
 @register.filter
 def number(value: int | str | None) -> str:
     """Return a number with its thousands apart. A position, a version or another name of something has none."""
     return "–" if value is None else number_format(value, 0, force_grouping=True)
+
+
+@register.filter
+def counted(rows: int) -> str:
+    """Return a number of rows. If there are more than are counted, it ends with a plus sign: "1,000+"."""
+    return number(rows) if rows <= MOST_COUNTED else f"{number(MOST_COUNTED)}+"
 
 
 @register.filter

@@ -22,6 +22,7 @@ from django_convmemory.admin import SessionAdmin, overview
 from django_convmemory.admin.overview import Overview
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
+from django_convmemory.templatetags import convmemory
 from django_convmemory.testing import ScriptedMemories
 from tests.admin.test_sessions import LIST, staff
 
@@ -41,7 +42,7 @@ def call(days: int = 0, alias: str = "default", at: dt.datetime | None = None, *
 def test_the_overview_of_an_empty_database() -> None:
     answer = staff("view_session").get(URL)
     figures = answer.context["overview"]
-    assert (figures.stored.sessions, figures.calls.total.calls, figures.due, figures.lag) == (0, 0, 0, None)
+    assert (figures.stored.sessions, figures.calls.total.calls, figures.due, figures.lag) == (0, 0, [], None)
     text = answer.content.decode()
     for sentence in ("No model was called in these days.", "No price is known.", "No session is due."):
         assert sentence in text
@@ -147,14 +148,15 @@ def test_due_and_failing_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
     rows.filter(key="3").update(lease_expires_at=now + dt.timedelta(minutes=9))
     rows.filter(key="4").update(due_since=now)
     figures = Overview("default")
-    assert (figures.due, figures.due_is_more, len(figures.stuck)) == (4, False, 2)
+    assert (len(figures.due), len(figures.stuck)) == (4, 2)
     assert [session.key for session in figures.waiting] == ["2", "1"]
     assert figures.lag is not None
     assert dt.timedelta(minutes=8) < figures.lag < dt.timedelta(minutes=10)
     answer = staff("view_session").get(URL)
     assert "Boom: &lt;b&gt;" in answer.content.decode()
-    monkeypatch.setattr(overview, "MAX_DUE", 3)
-    assert (Overview("default").due, Overview("default").due_is_more) == (3, True)
+    assert "<strong>4</strong>sessions due now" in answer.content.decode()
+    monkeypatch.setattr(convmemory, "MOST_COUNTED", 3)
+    assert "<strong>3+</strong>sessions due now" in staff("view_session").get(URL).content.decode()
 
 
 @pytest.mark.django_db

@@ -110,7 +110,7 @@ def test_a_failed_export_leaves_the_file_as_it_was(
     path = tmp_path / "out"
     path.write_text("before")
     memories["default"].append("a", human())
-    monkeypatch.setattr(exporting, "write", fail)
+    monkeypatch.setattr(exporting, "records", fail)
 
     with pytest.raises(CommandError, match=says):
         call("convmemory_export", "--output", path)

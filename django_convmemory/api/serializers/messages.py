@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rest_framework import serializers
@@ -350,13 +350,6 @@ def errors_of(message: ChatMessage) -> dict[str, Any]:
     return errors
 
 
-def types_for(role: str) -> tuple[str, ...]:
-    """Return the types of parts that a message with this role may have."""
-    allowed = conf.limits().content_parts
-    # The reference has the other types for user messages only.
-    return allowed if role == "user" else tuple(part_type for part_type in allowed if part_type == "text")
-
-
 def _errors_of_content(message: ChatMessage) -> Any:
     content = message.content
     is_empty = is_blank(content) if isinstance(content, str) else not content
@@ -364,11 +357,12 @@ def _errors_of_content(message: ChatMessage) -> Any:
         return [ErrorDetail("The message has no content. Send a text with more than white space.", "empty_content")]
     if isinstance(content, str) or content is None:
         return None
-    allowed = types_for(message.role)
+    # The reference has the other types for user messages only.
+    allowed = [name for name in conf.limits().content_parts if name == "text" or message.role == "user"]
     return dict(_numbered(_errors_of_part(part, allowed) for part in content))
 
 
-def _errors_of_part(part: Mapping[str, Any], allowed: tuple[str, ...]) -> Any:
+def _errors_of_part(part: Mapping[str, Any], allowed: Sequence[str]) -> Any:
     if part["type"] not in allowed:
         allowed_types = ", ".join(allowed) or "none: send the content as a string"
         detail = f"Parts of this type are not allowed here. Allowed types: {allowed_types}."

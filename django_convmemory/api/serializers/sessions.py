@@ -177,10 +177,7 @@ class StatusSerializer(serializers.Serializer[Any]):
     def get_lag(self, session: models.Session) -> Lag:
         """The messages and tokens that no summary covers yet."""
         counters = session.counters
-        return {
-            "messages": counters.unpinned_count - counters.covered_count,
-            "tokens": counters.unpinned_tokens - counters.covered_tokens,
-        }
+        return {"messages": counters.tail_count, "tokens": counters.tail_tokens}
 
     def get_last_error(self, session: models.Session) -> str:
         """The kind of the last error. Only the site's staff see the provider's message, in the admin."""

@@ -12,9 +12,9 @@ somebody follows, and further statements only for those that have changed.
 from __future__ import annotations
 
 import asyncio
+import collections
 import copy
 import dataclasses
-import itertools
 import logging
 import random
 import re
@@ -22,7 +22,7 @@ import signal
 import threading
 import time
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
 
@@ -61,8 +61,6 @@ CHECKING = 0.2
 LIFE = 300.0
 # How long a client waits before it connects again.
 RETRY = 1.0
-# The most sessions in one statement: SQLite allows a thousand parameters.
-_IN_ONE_STATEMENT = 500
 # Seconds until a client of a server without ASGI asks again.
 _ASK_AGAIN = 5.0
 # The most messages that one look at a session reads. The next look reads on.
@@ -344,7 +342,7 @@ def _look(streams: list[Stream]) -> dict[Stream, str | None]:
     """Look at the sessions of all streams. Return those that have something to send, and those that end, with None."""
     answers: dict[Stream, str | None] = {}
     try:
-        sessions = dict(_sessions(streams))
+        sessions = _sessions(streams)
         checks_end = time.monotonic() + CHECKING
         for stream in sorted(streams, key=lambda stream: stream.check_at):
             session = sessions.get((stream.using, stream.session_id))
@@ -370,15 +368,14 @@ def _look(streams: list[Stream]) -> dict[Stream, str | None]:
     return answers
 
 
-def _sessions(streams: Iterable[Stream]) -> Iterator[tuple[tuple[str, int], models.Session]]:
-    """Yield the sessions of the streams, by database and primary key."""
-    keys = sorted({(stream.using, stream.session_id) for stream in streams})
-    for using, group in itertools.groupby(keys, key=lambda key: key[0]):
-        ids = [session_id for _, session_id in group]
-        for first in range(0, len(ids), _IN_ONE_STATEMENT):
-            rows = models.Session.objects.using(using).filter(pk__in=ids[first : first + _IN_ONE_STATEMENT])
-            for session in rows.defer(*_UNUSED).with_clock():
-                yield (using, session.pk), session
+def _sessions(streams: Iterable[Stream]) -> dict[tuple[str, int], models.Session]:
+    """Return the sessions of the streams, by database and primary key."""
+    ids: dict[str, set[int]] = collections.defaultdict(set)
+    for stream in streams:
+        ids[stream.using].add(stream.session_id)
+    rows = {using: models.Session.objects.using(using).defer(*_UNUSED).with_clock() for using in ids}
+    # in_bulk() takes as many statements as the database's limit of parameters requires.
+    return {(using, pk): row for using, pks in ids.items() for pk, row in rows[using].in_bulk(pks).items()}
 
 
 def _owner(session: models.Session) -> tuple[Any, str]:

@@ -13,7 +13,6 @@ import urllib.parse
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from django.db import connections
 from opentelemetry import metrics, trace
 from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
@@ -26,6 +25,7 @@ from django_convmemory.messages import ChatMessage
 from django_convmemory.monitoring import figures
 from django_convmemory.observers import ModelCall, Observer, Run, Search
 from django_convmemory.rules.options import check_type
+from django_convmemory.store import transactions
 
 NAME = "CONVMEMORY_TELEMETRY"
 
@@ -300,15 +300,9 @@ class Instruments:
             )
 
 
-def _backlogs() -> dict[str, figures.Backlog]:
-    """Read what waits. The thread of an exporter belongs to no request, so nothing else closes its connections."""
-    try:
-        return figures.backlogs()
-    finally:
-        for connection in connections.all(initialized_only=True):
-            if not connection.in_atomic_block:
-                connection.close_if_unusable_or_obsolete()
-
-
 def _observed(field: str, options: CallbackOptions) -> Iterable[Observation]:
-    return [Observation(getattr(backlog, field), {ALIAS: alias}) for alias, backlog in _backlogs().items()]
+    try:
+        return [Observation(getattr(backlog, field), {ALIAS: alias}) for alias, backlog in figures.backlogs().items()]
+    finally:
+        # The thread of an exporter belongs to no request, so nothing else closes its connections.
+        transactions.close_old_connections()

@@ -6,7 +6,8 @@ import datetime as dt
 import itertools
 import operator
 import tempfile
-from collections.abc import Callable, Generator, Iterator
+from collections import Counter
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from typing import Any, NamedTuple
 
@@ -38,7 +39,7 @@ class Head(NamedTuple):
     starred_at: dt.datetime | None
 
 
-def heads(sessions: models.SessionQuerySet) -> Iterator[Head]:
+def _heads(sessions: models.SessionQuerySet) -> Iterator[Head]:
     """Yield the heads of ``sessions``, in the order of their ids."""
     owner = f"owner__{get_user_model().USERNAME_FIELD}"
     columns = ("pk", "key", owner, "visitor", "title", "metadata", "archived_at", "starred_at")
@@ -46,23 +47,18 @@ def heads(sessions: models.SessionQuerySet) -> Iterator[Head]:
     yield from itertools.starmap(Head, paged(rows, "pk", operator.itemgetter(0), size=_BATCH))
 
 
-def records(sessions: models.SessionQuerySet) -> Iterator[str]:
-    """Yield the records of ``sessions`` in pieces, in the order of their ids."""
-    for head in heads(sessions):
-        yield from pieces(head, sessions.db)
+def records(sessions: models.SessionQuerySet, exported: Counter[str] | None = None) -> Iterator[str]:
+    """Yield the records of ``sessions`` in pieces, in the order of their ids.
+
+    ``exported`` counts the sessions and the messages that were yielded.
+    """
+    for head in _heads(sessions):
+        messages = yield from _pieces(head, sessions.db)
+        if messages and exported is not None:
+            exported.update(sessions=1, messages=messages)
 
 
-def write(head: Head, using: str, out: Callable[[str], object]) -> int:
-    """Pass the session's record to ``out``, a line in pieces. Return the number of its messages."""
-    record = pieces(head, using)
-    while True:
-        try:
-            out(next(record))
-        except StopIteration as end:
-            return int(end.value)
-
-
-def pieces(head: Head, using: str) -> Generator[str, None, int]:
+def _pieces(head: Head, using: str) -> Generator[str, None, int]:
     """Yield the session's record, a line in pieces. Return the number of its messages.
 
     A session without messages has no record. Messages are read in batches, and held in memory up to a limit.

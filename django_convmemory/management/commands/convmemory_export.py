@@ -6,6 +6,7 @@ import functools
 import os
 import pathlib
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -49,19 +50,18 @@ class Command(BaseCommand):
         aliases = choices.aliases(options, using, removed=True)
         selection = choices.selection(options, using)
         sessions = selection.filter(models.Session.objects.using(using).filter(alias__in=aliases))
-        exported = messages = 0
+        exported: Counter[str] = Counter()
         with interruptible(), self._output(name) as out:
-            for head in exporting.heads(sessions):
-                written = exporting.write(head, using, out)
-                messages += written
-                exported += written > 0
-            if name != "-" and not exported:
+            for piece in exporting.records(sessions, exported):
+                out(piece)
+            if name != "-" and not exported["sessions"]:
                 # Most likely an option is wrong. That must not cost the last export.
                 raise CommandError(f"There are no messages to export. {name} was not written. Check the options.")
         if options["verbosity"] > 0:
             # Standard output must have nothing beside the exported sessions.
             report = self.stderr if name == "-" else self.stdout
-            report.write(f"{counted(exported, 'session')} exported with {counted(messages, 'message')}.", str)
+            number, messages = counted(exported["sessions"], "session"), counted(exported["messages"], "message")
+            report.write(f"{number} exported with {messages}.", str)
 
     @contextmanager
     def _output(self, name: str) -> Iterator[Callable[[str], object]]:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import Error, connections, reset_queries
+from django.db import Error, reset_queries
 
 from django_convmemory import tasks
 from django_convmemory.exceptions import BrokerUnavailable
@@ -27,6 +27,7 @@ from django_convmemory.management import choices
 from django_convmemory.memory import memories
 from django_convmemory.operations.handles import ConversationMemory
 from django_convmemory.scheduling import NullScheduler
+from django_convmemory.store import transactions
 
 logger = logging.getLogger(__name__)
 
@@ -129,7 +130,7 @@ class Command(BaseCommand):
         # Django does both around a request. A connection that the database closed is opened again, and the list of
         # queries that Django keeps with DEBUG does not grow.
         reset_queries()
-        _close_old_connections()
+        transactions.close_old_connections()
         # The memories take turns, so that an alias with much to do does not delay the others.
         running = deque(self._sweep_memory(memory, limit) for memory in swept)
         while running and not self._stopped:
@@ -230,16 +231,6 @@ def _folding_here(memory: ConversationMemory) -> ConversationMemory:
     memory.scheduler = NullScheduler()
     memory.options = dataclasses.replace(memory.options, max_run_seconds=_RUN_SECONDS)
     return memory
-
-
-def _close_old_connections() -> None:
-    """Close the connections that are broken or too old, as Django does around a request.
-
-    A connection in a transaction stays open: a test may hold a transaction around the command.
-    """
-    for connection in connections.all(initialized_only=True):
-        if not connection.in_atomic_block:
-            connection.close_if_unusable_or_obsolete()
 
 
 def _outcome_line(counts: Counter[str]) -> str:

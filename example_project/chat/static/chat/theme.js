@@ -1,8 +1,9 @@
-// The colours that the visitor has chosen: the system's, light or dark. It runs before the page is shown.
+// The colours that the visitor has chosen: the system's, light or dark. It runs before the page is shown. The admin of
+// Django keeps the same choice in the same place, so it applies to both.
 "use strict";
 
-const THEMES = ["system", "light", "dark"];
-const chosen = () => localStorage.getItem("theme") ?? "system";
+const THEMES = ["auto", "light", "dark"];
+const chosen = () => localStorage.getItem("theme") ?? "auto";
 
 function paint() {
   document.documentElement.dataset.theme = chosen();
