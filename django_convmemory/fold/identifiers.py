@@ -2,16 +2,19 @@
 
 Identifiers are numbers of four digits or more, amounts, dates, e-mail addresses, URLs, and codes of letters and digits.
 Each version of a summary has a list of them, the latest mention first. Those that the model's text lacks are shown in a
-last line.
+last line, in quotes and with who said them.
+
+The line is a part of a message from the site, and anybody may write what looks like an identifier. So nothing is kept
+that could be read as a sentence: an address ends after its host, or after a short path with a number, and has few words.
 """
 
 from __future__ import annotations
 
 import bisect
+import datetime as dt
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from django_convmemory.chat_models.extraction import labels
 from django_convmemory.messages import ChatMessage
 
 # A longer one is not kept, in characters.
@@ -22,8 +25,9 @@ MAX_KEPT = 300
 # The results of tools are not kept.
 ROLES = ("user", "assistant")
 
-_LABEL = "Also mentioned: "
-_SEPARATOR = "; "
+_LABEL = "Also mentioned by the "
+# Stands after an identifier that the assistant has said.
+_BY_ASSISTANT = "\tassistant"
 
 # Letters of scripts with spaces between words. Others would make a whole sentence one code.
 _LETTERS = "A-Za-z\u00c0-\u024f\u0370-\u052f"
@@ -37,13 +41,10 @@ _CURRENCY = (
     r"(?:[€$£¥₹%‰]|[万亿]?[元块]|美元|欧元"
     r"|(?:euros?|dollars?|pounds?|francs?|yuan|yen|rmb|usd|eur|gbp|cny|chf|jpy|inr)\b)"
 )
+_HOST = r"(?:[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.){1,4}(?:[a-z]{2,10}|\d{1,3})(?![a-z0-9-])"
 _KINDS = {
-    # Without characters that nobody sees: they could turn the line around.
-    "url": rf"\bhttps?://[^\s<>\"'`「」『』（）《》，。；！？\x00-\x1f\x7f-\x9f{labels.NOT_DRAWN}]{{4,}}",
-    "email": (
-        rf"(?<![{_LETTERS}0-9_.+-])[{_LETTERS}0-9_.+-]{{1,64}}@{_IN_WORD}[{_LETTERS}0-9-]{{0,62}}"
-        rf"(?:\.{_IN_WORD}[{_LETTERS}0-9-]{{0,62}}){{1,4}}"
-    ),
+    "url": rf"\bhttps?://{_HOST}(?::\d{{2,5}})?(?:/[A-Za-z0-9._~-]+){{0,6}}",
+    "email": rf"(?<![{_LETTERS}0-9_.+-])[{_LETTERS}0-9_.+-]{{1,64}}@{_HOST}",
     "date": (
         r"(?<!\d)(?:\d{4}-\d{1,2}-\d{1,2}|\d{4}/\d{1,2}/\d{1,2}"
         r"|\d{1,2}(?P<separator>[./])\d{1,2}(?P=separator)(?:\d{4}|\d{2})"
@@ -61,25 +62,51 @@ _KINDS = {
 # Each identifier has one of these. Most words have none, and looking for them is fast.
 _SIGN = re.compile(r"\d|@|://")
 _IDENTIFIER = re.compile("|".join(f"(?P<{kind}>{pattern})" for kind, pattern in _KINDS.items()), re.IGNORECASE)
-# A code with more words between its hyphens is a sentence in disguise.
+# With more words, a code or a part of an address is a sentence in disguise.
 _MAX_WORDS = 2
+_WORD = re.compile(rf"[{_LETTERS}]{{2,}}")
+# The first and the last label of a host are no words of it.
+_HOST_WORDS = re.compile(r"(?:www\.)?(.*)\.[a-z0-9]+")
+_LONGEST_PATH = 40
 _END = ".,;:!?)]}'\"*_"
 # "3rd", "20km" and "7pm" are no codes.
 _QUANTITY = re.compile(rf"\d+(?:[.,:]\d+)*[{_LETTERS}]{{1,3}}")
 
 
-def mentioned(text: str) -> list[str]:
-    """Return the identifiers in ``text``, in order, at most :data:`MAX_OF_MESSAGE`."""
+def mentioned(text: str, day: dt.date | None = None) -> list[str]:
+    """Return the identifiers in ``text``, in order, at most :data:`MAX_OF_MESSAGE`. ``day`` itself is no news."""
     found: dict[str, str] = {}
     for match in _near_signs(text):
-        identifier = match[0].rstrip(_END).strip()
+        kind, identifier = match.lastgroup or "", match[0].rstrip(_END).strip()
         if ")" not in identifier:  # The whole of it is in parentheses.
             identifier = identifier.removeprefix("(")
-        if len(identifier) <= MAX_LENGTH and _counts(match.lastgroup or "", identifier):
+        if kind == "url":
+            identifier = _without_words(identifier)
+        if kind == "date" and day is not None and _is_day(identifier, day):
+            continue
+        if len(identifier) <= MAX_LENGTH and _counts(kind, identifier):
             found.setdefault(identifier.casefold(), identifier)
             if len(found) == MAX_OF_MESSAGE:
                 break
     return list(found.values())
+
+
+def _without_words(url: str) -> str:
+    """Return an address through the last part of its path that has a digit, if that is short, or else its host."""
+    scheme, _, address = url.partition("://")
+    host, *path = address.split("/")
+    while path and not any(map(str.isdigit, path[-1])):
+        path.pop()
+    kept = "".join(f"/{part}" for part in path)
+    is_long = len(kept) > _LONGEST_PATH or len(_WORD.findall(kept)) > _MAX_WORDS
+    return f"{scheme}://{host}" + ("" if is_long else kept)
+
+
+def _is_day(date: str, day: dt.date) -> bool:
+    numbers = {int(number) for number in re.findall(r"\d+", date)}
+    if not re.search(_MONTH, date, re.IGNORECASE):
+        return {day.day, day.month} <= numbers <= {day.day, day.month, day.year, day.year % 100}
+    return f"{day:%b}".casefold() in date.casefold() and {day.day} <= numbers <= {day.day, day.year}
 
 
 def _near_signs(text: str) -> Iterator[re.Match[str]]:
@@ -101,6 +128,10 @@ def _near_signs(text: str) -> Iterator[re.Match[str]]:
 
 
 def _counts(kind: str, text: str) -> bool:
+    if kind in {"url", "email"}:
+        local, _, host = text.rpartition("@" if kind == "email" else "://")
+        words = _HOST_WORDS.match(host.partition("/")[0].casefold())
+        return words is not None and all(len(_WORD.findall(part)) <= _MAX_WORDS for part in (local, words[1]))
     if kind not in {"number", "code"}:
         return True
     digits = sum(map(str.isdigit, text))
@@ -125,33 +156,43 @@ def _is_card(text: str) -> bool:
     return (sum(digits[-1::-2]) + sum(doubled)) % 10 == 0
 
 
-def updated(known: Sequence[str], messages: Iterable[ChatMessage]) -> tuple[str, ...]:
+# Messages, each with the day on which it was written, or None.
+Dated = Iterable[tuple[ChatMessage, dt.date | None]]
+
+
+def updated(known: Sequence[str], messages: Dated) -> tuple[str, ...]:
     """Return the identifiers of ``messages`` and those ``known`` before, the latest mention first.
 
     Only what users and assistants said counts, and not the results of tools.
     """
-    latest = {identifier.casefold(): identifier for identifier in reversed(known)}
-    for message in messages:
+    latest = {_plain(identifier).casefold(): identifier for identifier in reversed(known)}
+    for message, day in messages:
         if message.role in ROLES:
-            for identifier in mentioned(message.text):
-                latest.pop(identifier.casefold(), None)
-                latest[identifier.casefold()] = identifier
+            for identifier in mentioned(message.text, day):
+                before = latest.pop(identifier.casefold(), None)
+                # Who repeats it has not said it first.
+                by_assistant = message.role == "assistant" if before is None else before != _plain(before)
+                latest[identifier.casefold()] = identifier + (_BY_ASSISTANT if by_assistant else "")
     return tuple(reversed(latest.values()))[:MAX_KEPT]
 
 
-def of_later_part(known: Sequence[str], messages: Iterable[ChatMessage]) -> tuple[str, ...]:
+def of_later_part(known: Sequence[str], messages: Dated) -> tuple[str, ...]:
     """Return the identifiers ``known`` before, and then those of a later part of a long exchange.
 
     A pasted table has many parts. What is new in them takes only the room that is left.
     """
-    there = {identifier.casefold() for identifier in known}
-    new = [identifier for identifier in updated((), messages) if identifier.casefold() not in there]
+    there = {_plain(identifier).casefold() for identifier in known}
+    new = [identifier for identifier in updated((), messages) if _plain(identifier).casefold() not in there]
     return (*known, *new)[:MAX_KEPT]
+
+
+def _plain(identifier: str) -> str:
+    return identifier.removesuffix(_BY_ASSISTANT)
 
 
 def line(identifiers: Sequence[str], text: str, fits: Callable[[str], bool]) -> str:
     """Return a line with those of ``identifiers`` that ``text`` lacks, as many as fit, or ""."""
-    lacking = [identifier for identifier in identifiers if not contains(text, identifier)]
+    lacking = [identifier for identifier in identifiers if not contains(text, _plain(identifier))]
     # The first ones, as many as fit together.
     sizes = range(1, len(lacking) + 1)
     shown = lacking[: bisect.bisect_left(sizes, True, key=lambda size: not fits(_line(lacking[:size])))]
@@ -167,7 +208,11 @@ def line(identifiers: Sequence[str], text: str, fits: Callable[[str], bool]) -> 
 
 
 def _line(identifiers: Sequence[str]) -> str:
-    return _LABEL + _SEPARATOR.join(identifiers)
+    by_user = [identifier for identifier in identifiers if identifier == _plain(identifier)]
+    by_assistant = [_plain(identifier) for identifier in identifiers if identifier != _plain(identifier)]
+    said = (("user", by_user), ("assistant", by_assistant))
+    parts = [f"{speaker}: " + ", ".join(f'"{each}"' for each in those) for speaker, those in said if those]
+    return _LABEL + "; by the ".join(parts)
 
 
 def contains(text: str, identifier: str) -> bool:

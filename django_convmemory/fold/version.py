@@ -12,6 +12,7 @@ from django_convmemory.fold import call, identifiers, validate
 from django_convmemory.fold.base import Fold, LeaseLost, Steps
 from django_convmemory.fold.chunk import Chunk
 from django_convmemory.fold.request import Requests
+from django_convmemory.rules import transcript
 from django_convmemory.rules.values import AttemptOutcome, AttemptRecord, NewVersion, is_final
 
 logger = logging.getLogger(__name__)
@@ -125,7 +126,8 @@ def _identifiers(fold: Fold, chunk: Chunk) -> tuple[str, ...]:
         return ()
     known = fold.claim.summary.identifiers if fold.claim.summary else ()
     update = identifiers.of_later_part if chunk.number > 1 else identifiers.updated
-    return update(known, chunk.messages)
+    days = [transcript.day(row.created_at, fold.memory.requests.zone) for row in chunk.turns]
+    return update(known, zip(chunk.messages, days, strict=True))
 
 
 def _with_identifiers(requests: Requests, text: str, known: Sequence[str], room: int) -> str:

@@ -29,7 +29,7 @@ _OWN = re.compile(r"I am the built-in offline|No model is connected|\(The offlin
 # The labels that the extractive model writes, and not those in a quotation.
 _LABEL = re.compile(r"(?:(User|用户)|(Assistant|助手)|Tool|工具)(?: said|说)?(?:: |：)")
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
-_IDENTIFIERS = "Also mentioned: "
+_IDENTIFIERS = "Also mentioned by the "
 # A full stop within "3.50" or "example.org" ends no sentence.
 _SENTENCE = re.compile(r"(?:[^.!?。！？\n]|[.!?](?=\S))+[.!?。！？]?")
 # A question, with its mark or without.
