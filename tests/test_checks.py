@@ -340,8 +340,8 @@ def test_convmemory_w002_requests_wait_for_the_model() -> None:
     ("memory", "options", "ids"),
     [
         ("ConversationSummaryBufferMemory", {"max_summary_tokens": 40}, ["W012"]),
-        ("ConversationSummaryMemory", {"max_summary_tokens": 53}, ["W012"]),
-        ("ConversationSummaryBufferMemory", {"max_summary_tokens": 54}, []),
+        ("ConversationSummaryMemory", {"max_summary_tokens": 71}, ["W012"]),
+        ("ConversationSummaryBufferMemory", {"max_summary_tokens": 72}, []),
         ("ConversationSummaryBufferMemory", {"max_summary_tokens": 40, "keep_identifiers": False}, []),
         ("ConversationWindowMemory", {"max_summary_tokens": 40}, []),
     ],
@@ -364,7 +364,7 @@ def test_convmemory_w012_says_which_size_is_enough(option: dict[str, int], why: 
     with override_settings(CONVMEMORY={"default": small}):
         (warning,) = app_checks.check_identifiers()
     assert f"max_summary_tokens {why}" in warning.msg
-    assert warning.hint == "Set max_summary_tokens to 54 or more, or keep_identifiers to False."
+    assert warning.hint == "Set max_summary_tokens to 72 or more, or keep_identifiers to False."
 
 
 def test_convmemory_w012_does_not_ask_the_counter_about_a_usual_size(monkeypatch: pytest.MonkeyPatch) -> None:

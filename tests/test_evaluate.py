@@ -45,12 +45,12 @@ def run(*arguments: str) -> str:
 
 def test_a_session_is_compared_with_its_messages() -> None:
     # Room for one identifier in the line.
-    memory = folded(*REPLIES, max_summary_tokens=42)
+    memory = folded(*REPLIES, max_summary_tokens=62)
     evaluation = evaluate(session())
     assert evaluation is not None
     prompt = memory.requests.prompt_hash
-    line = (memory.load("s").summary or "").partition("Also mentioned: ")[2]
-    assert line == "55512"
+    line = (memory.load("s").summary or "").partition("Also mentioned by the ")[2]
+    assert line == 'user: "55512"'
     assert (evaluation.said, evaluation.in_text, evaluation.in_line) == (4, 0, 1)
     assert sorted(evaluation.lost) == [
         Lost("20 euros", 1, 3, "careful", prompt, True),
@@ -106,7 +106,7 @@ def test_two_models_are_compared() -> None:
 
 
 def test_the_lost_ones_are_listed() -> None:
-    memory = folded(*REPLIES, max_summary_tokens=42)
+    memory = folded(*REPLIES, max_summary_tokens=62)
     lines = run("--lost").splitlines()
     prompt = memory.requests.prompt_hash[:8]
     line = f"  session {session().pk}: 20 euros, last said at 1, lost in version 3 (careful, prompt {prompt}), "

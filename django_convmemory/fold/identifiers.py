@@ -5,7 +5,7 @@ Each version of a summary has a list of them, the latest mention first. Those th
 last line, in quotes and with who said them.
 
 The line is a part of a message from the site, and anybody may write what looks like an identifier. So nothing is kept
-that could be read as a sentence: an address ends after its host, or after a short path with a number, and has few words.
+that could be read as a sentence: an address ends after its host or a short path with a number, and has few words.
 """
 
 from __future__ import annotations
