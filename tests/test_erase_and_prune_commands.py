@@ -27,6 +27,8 @@ from tests.transfer.records import Terminal, call
 if TYPE_CHECKING:
     from pytest_django import Settings
 
+pytestmark = pytest.mark.django_db
+
 HELLO = {"role": "user", "content": "Hello"}
 DAY = 86400
 
@@ -191,7 +193,6 @@ def aged(*keys: str, days: float, alias: str = "default") -> None:
     models.Session.objects.filter(alias=alias, key__in=keys).update(updated_at=clock.Clock(-days * DAY))
 
 
-@pytest.mark.django_db
 @pytest.mark.parametrize("batch", [1, 2, 500])
 def test_prune_deletes_inactive_sessions(batch: int) -> None:
     aged("a", "b", "c", days=91)
@@ -205,7 +206,6 @@ def test_prune_deletes_inactive_sessions(batch: int) -> None:
     assert models.Message.objects.count() == 2
 
 
-@pytest.mark.django_db
 def test_prune_leaves_other_aliases_alone(settings: Settings) -> None:
     aged("a", days=91)
     aged("b", days=91, alias="other")
@@ -221,7 +221,6 @@ def test_prune_leaves_other_aliases_alone(settings: Settings) -> None:
     assert first_messages() == []
 
 
-@pytest.mark.django_db
 def test_a_dry_run_deletes_nothing() -> None:
     aged("a", "b", days=91)
     attempted(91)
@@ -235,7 +234,6 @@ def test_a_dry_run_deletes_nothing() -> None:
     assert call("convmemory_prune", *arguments) == output.replace("would be deleted", "deleted")
 
 
-@pytest.mark.django_db
 def test_a_session_that_is_used_during_a_prune_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     aged("a", "b", "c", days=91)
     delete = deletion.delete
@@ -277,7 +275,6 @@ def attempted(days: float, alias: str = "default") -> None:
     )
 
 
-@pytest.mark.django_db
 @pytest.mark.parametrize("batch", [1, 2, 500])
 def test_old_attempts_are_deleted(batch: int) -> None:
     for days in (31, 29, 32, 33, 1):
@@ -323,7 +320,6 @@ def numbers(session: models.Session) -> list[int]:
 LINE: list[tuple[int, int | None, float]] = [(1, None, 99), (2, 1, 98), (3, 1, 97), (4, 3, 96), (5, 3, 95), (6, 2, 1)]
 
 
-@pytest.mark.django_db
 @pytest.mark.parametrize("batch", [1, 500])
 def test_prune_deletes_old_versions_from_which_the_current_one_does_not_descend(batch: int) -> None:
     memory = memories["default"]
@@ -340,7 +336,6 @@ def test_prune_deletes_old_versions_from_which_the_current_one_does_not_descend(
     assert numbers(other) == [1, 2, 3, 4, 5, 6]
 
 
-@pytest.mark.django_db
 def test_prune_keeps_the_versions_from_which_a_valid_one_descends() -> None:
     session = versions(memories["default"].append("a", HELLO), (1, None, 99), (2, 1, 89), (3, None, 95), current=3)
 
@@ -348,7 +343,6 @@ def test_prune_keeps_the_versions_from_which_a_valid_one_descends() -> None:
     assert numbers(session) == [1, 2, 3]
 
 
-@pytest.mark.django_db
 def test_prune_accepts_a_version_whose_parent_is_missing() -> None:
     session = versions(memories["default"].append("a", HELLO), (2, 1, 99), (3, None, 99), (4, 2, 99), current=4)
 
@@ -357,7 +351,6 @@ def test_prune_accepts_a_version_whose_parent_is_missing() -> None:
     assert numbers(session) == [2, 4]
 
 
-@pytest.mark.django_db
 def test_prune_leaves_the_versions_of_a_leased_session_alone() -> None:
     session = versions(memories["default"].append("a", HELLO), *LINE, current=5)
     models.Session.objects.update(lease_expires_at=clock.Clock(60))
@@ -366,7 +359,6 @@ def test_prune_leaves_the_versions_of_a_leased_session_alone() -> None:
     assert len(numbers(session)) == 6
 
 
-@pytest.mark.django_db
 def test_a_pruned_session_can_be_rebuilt_and_truncated(convmemory: ScriptedMemories) -> None:
     memory = memories["default"]
     convmemory.reply(*["It is about a cat."] * 100)
@@ -398,7 +390,6 @@ def test_a_pruned_session_can_be_rebuilt_and_truncated(convmemory: ScriptedMemor
 DURATIONS = ["soon", "0d", "-1d", "1", "d", "1.5h", "1w", "99999d", "٣d"]
 
 
-@pytest.mark.django_db
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
@@ -423,14 +414,12 @@ def test_a_wrong_command_line_prunes_nothing(arguments: list[str], error: str) -
     assert first_messages() == ["a"]
 
 
-@pytest.mark.django_db
 def test_prune_reports_zeros_for_an_empty_database() -> None:
     arguments = [f"--{name}=45s" for name in ("inactive-for", "attempts-older-than", "versions-older-than")]
 
     assert call("convmemory_prune", *arguments) == "0 sessions with 0 messages, 0 attempts, 0 versions deleted.\n"
 
 
-@pytest.mark.django_db
 def test_prune_says_nothing_if_it_is_told_to() -> None:
     aged("a", days=91)
     assert call("convmemory_prune", "--inactive-for=90d", "--batch=1", verbosity=0) == ""

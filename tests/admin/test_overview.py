@@ -25,7 +25,7 @@ from django_convmemory.messages import ChatMessage
 from django_convmemory.testing import ScriptedMemories
 from tests.admin.test_sessions import LIST, staff
 
-pytestmark = pytest.mark.vendors
+pytestmark = [pytest.mark.vendors, pytest.mark.django_db]
 
 URL = f"{LIST}overview/"
 
@@ -37,7 +37,6 @@ def call(days: int = 0, alias: str = "default", at: dt.datetime | None = None, *
     models.Attempt.objects.create(alias=alias, first_position=1, last_position=2, started_at=at, **columns)
 
 
-@pytest.mark.django_db
 def test_the_overview_of_an_empty_database() -> None:
     answer = staff("view_session").get(URL)
     figures = answer.context["overview"]
@@ -48,7 +47,6 @@ def test_the_overview_of_an_empty_database() -> None:
     assert "to be rebuilt" not in text
 
 
-@pytest.mark.django_db
 def test_saved_tokens_are_the_history_without_the_context(convmemory: ScriptedMemories) -> None:
     convmemory.allow_unused_replies = True
     convmemory.reply("They spoke.", "They spoke on.")
@@ -65,7 +63,6 @@ def test_saved_tokens_are_the_history_without_the_context(convmemory: ScriptedMe
     assert 0 < stored.saved_percent < 100
 
 
-@pytest.mark.django_db
 def test_many_sessions_are_estimated_from_a_sample(
     monkeypatch: pytest.MonkeyPatch, convmemory: ScriptedMemories
 ) -> None:
@@ -79,7 +76,6 @@ def test_many_sessions_are_estimated_from_a_sample(
     assert 500 < stored.messages < 700  # 600
 
 
-@pytest.mark.django_db
 def test_calls_are_counted_by_model_and_by_day(settings: Any) -> None:
     settings.CONVMEMORY = settings.CONVMEMORY | {"other": settings.CONVMEMORY["default"]}
     call(prompt_tokens=100, completion_tokens=10, cached_tokens=60, cost=Decimal("0.5"))
@@ -111,7 +107,6 @@ def test_calls_are_counted_by_model_and_by_day(settings: Any) -> None:
     assert "No price is known." not in text
 
 
-@pytest.mark.django_db
 def test_a_day_begins_at_midnight_in_the_time_zone_of_the_site(settings: Any) -> None:
     with timezone.override("Asia/Tokyo"):
         midnight = timezone.localtime().replace(hour=0, minute=0, second=0, microsecond=0)
@@ -122,7 +117,6 @@ def test_a_day_begins_at_midnight_in_the_time_zone_of_the_site(settings: Any) ->
     assert sum(sums.calls for _day, sums in Overview("default").calls.by_day) == 2
 
 
-@pytest.mark.django_db
 def test_only_the_newest_of_many_calls_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overview, "MAX_CALLS", 10)
     for days in range(15, 0, -1):
@@ -136,7 +130,6 @@ def test_only_the_newest_of_many_calls_are_counted(monkeypatch: pytest.MonkeyPat
     assert Overview("default").calls.since is None
 
 
-@pytest.mark.django_db
 def test_due_and_failing_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(12):
         memories["default"].append(str(number), ChatMessage.human("word"))
@@ -157,7 +150,6 @@ def test_due_and_failing_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (Overview("default").due, Overview("default").due_is_more) == (3, True)
 
 
-@pytest.mark.django_db
 def test_retry_compacts_the_failing_sessions(convmemory: ScriptedMemories, settings: Any) -> None:
     settings.CONVMEMORY = settings.CONVMEMORY | {"other": settings.CONVMEMORY["default"]}
     for alias, key in (("default", "a"), ("default", "b"), ("other", "c"), ("default", "well")):
@@ -178,7 +170,6 @@ def test_retry_compacts_the_failing_sessions(convmemory: ScriptedMemories, setti
     assert {keys[job.session_id] for job in convmemory.queued} == {"a", "b", "c"}
 
 
-@pytest.mark.django_db
 def test_each_session_has_its_title_and_owner() -> None:
     anna = User.objects.create_user("<b>anna</b>")
     memories["default"].session("mine", owner=anna).append(ChatMessage.human("hello"))
@@ -192,7 +183,6 @@ def test_each_session_has_its_title_and_owner() -> None:
     assert "<i>" not in text
 
 
-@pytest.mark.django_db
 def test_the_overview_searches_the_list() -> None:
     text = staff("view_session").get(URL).content.decode()
     form = text.partition('role="search"')[0].rpartition("<form")[2]
@@ -200,7 +190,6 @@ def test_the_overview_searches_the_list() -> None:
     assert '<input type="search" name="q"' in text
 
 
-@pytest.mark.django_db
 def test_the_number_of_statements_does_not_grow_with_the_rows(settings: Any) -> None:
     settings.CONVMEMORY = {f"m{number}": settings.CONVMEMORY["default"] for number in range(8)}
     client = staff("view_session")
@@ -225,7 +214,6 @@ def test_invalid_parameters_are_ignored(query: str, admin_client: Any) -> None:
     assert (answer.status_code, answer.context["overview"].alias) == (200, None)
 
 
-@pytest.mark.django_db
 def test_an_admin_of_some_sessions_has_an_overview_only_if_it_says_so() -> None:
     class Some(SessionAdmin):
         def get_queryset(self, request: HttpRequest) -> QuerySet[models.Session]:
