@@ -38,7 +38,7 @@ def user(content: Any, **fields: Any) -> dict[str, Any]:
 
 
 def post(client: APIClient, chat: SessionHandle, *messages: Any) -> Any:
-    return client.post(url_of(chat, "messages/"), {"messages": list(messages)}, format="json")
+    return client.post(url_of(chat, "messages/"), {"messages": list(messages)})
 
 
 # Messages that append takes and that a plain client may not send, whatever CONTENT_PARTS says: code and pointer.
@@ -272,7 +272,7 @@ def test_base64_is_accepted_as_it_is_written(data: bytes) -> None:
 def test_a_message_that_no_context_has_room_for_is_refused(api: APIClient, chat: SessionHandle) -> None:
     assert chat.memory.options.max_context_tokens == 6000
     before = dump_tables()
-    response = api.post(url_of(chat, "messages/"), messages_body("Fine.", "word " * 200_000), format="json")
+    response = api.post(url_of(chat, "messages/"), messages_body("Fine.", "word " * 200_000))
     assert_problem(response, 413, "message_too_large", "/messages/1")
     assert "about 200195 tokens; the limit is 6000" in response.json()["detail"]
     assert dump_tables() == before

@@ -156,7 +156,7 @@ def of_the_api(anna: User) -> dict[str, Callable[[], Any]]:
 
     def post(path: str, body: Any, status: int, **headers: Any) -> Callable[[], None]:
         def request() -> None:
-            answer = api.post(path, body, format="json", headers=headers)
+            answer = api.post(path, body, headers=headers)
             assert answer.status_code == status, answer.content
 
         return request
