@@ -7,7 +7,7 @@ import json
 import os
 import pathlib
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
@@ -21,9 +21,6 @@ from django_convmemory.messages import ChatMessage
 from tests import conversations
 from tests.test_changes_at_once import InThread
 from tests.transfer.records import TIME, TURN, call, exported, human, record, stored, without_ids
-
-if TYPE_CHECKING:
-    from pytest_django import Settings
 
 pytestmark = [pytest.mark.vendors, pytest.mark.django_db]
 
@@ -54,7 +51,7 @@ def test_fields_and_notes_are_stored(write: Any) -> None:
 
 
 @pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York"])
-def test_times_come_back_as_they_were_if_use_tz_is_off(zone: str, settings: Settings, write: Any) -> None:
+def test_times_come_back_as_they_were_if_use_tz_is_off(zone: str, settings: Any, write: Any) -> None:
     settings.USE_TZ, settings.TIME_ZONE = False, zone
     notes = {"2": {"created_at": "2024-10-27T01:30:00+00:00"}}
     times = {"created_at": TIME, "archived_at": "2024-03-31T01:30:00+00:00", "starred_at": "2024-07-01T01:30:00+00:00"}
@@ -123,7 +120,7 @@ def test_more_messages_than_a_batch_keep_their_exchanges(write: Any, monkeypatch
     assert models.Message.objects.get(position=4).answers == 3
 
 
-def test_sessions_become_due_and_no_task_is_sent(write: Any, settings: Settings) -> None:
+def test_sessions_become_due_and_no_task_is_sent(write: Any, settings: Any) -> None:
     inline = {"BACKEND": "django_convmemory.scheduling.InlineScheduler"}
     settings.CONVMEMORY = {"default": {**settings.CONVMEMORY["default"], "SCHEDULER": inline}}
 
@@ -145,7 +142,7 @@ def test_without_compaction_sessions_are_indexed_and_become_due_with_their_next_
     assert models.Session.objects.get(key="b").covered_position > 0
 
 
-def test_the_output_estimates_what_folding_will_take(write: Any, settings: Settings) -> None:
+def test_the_output_estimates_what_folding_will_take(write: Any, settings: Any) -> None:
     options = {"max_token_limit": 200, "max_chunk_tokens": 500}
     settings.CONVMEMORY = {"default": {**settings.CONVMEMORY["default"], "OPTIONS": options}}
     path = write(record("there", *[human(TURN)] * 30), name="there.jsonl")
@@ -166,7 +163,7 @@ def test_the_output_estimates_what_folding_will_take(write: Any, settings: Setti
 
 
 @pytest.mark.parametrize("memory", ["Summary", "SummaryBuffer", "TokenBuffer"])
-def test_every_memory_can_be_imported_into(memory: str, write: Any, settings: Settings) -> None:
+def test_every_memory_can_be_imported_into(memory: str, write: Any, settings: Any) -> None:
     settings.CONVMEMORY = {
         "default": {
             **settings.CONVMEMORY["default"],
@@ -215,7 +212,7 @@ def test_an_imported_session_is_indexed_without_what_was_redacted(write: Any) ->
 
 
 @pytest.mark.parametrize("index", [True, False])
-def test_an_import_does_not_mark_what_only_has_to_be_indexed(index: bool, settings: Settings, write: Any) -> None:
+def test_an_import_does_not_mark_what_only_has_to_be_indexed(index: bool, settings: Any, write: Any) -> None:
     settings.CONVMEMORY = {
         "default": {
             "MEMORY": "django_convmemory.memory.ConversationWindowMemory",
