@@ -13,7 +13,7 @@ from django.core.exceptions import PermissionDenied
 from django.db import connection
 from django.db.models import QuerySet
 from django.http import HttpRequest
-from django.test import RequestFactory
+from django.test import Client, RequestFactory
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
@@ -45,6 +45,10 @@ def test_the_overview_of_an_empty_database() -> None:
     for sentence in ("No model was called in these days.", "No price is known.", "No session is due."):
         assert sentence in text
     assert "to be rebuilt" not in text
+    # It searches the list.
+    form = text.partition('role="search"')[0].rpartition("<form")[2]
+    assert f'action="{LIST}"' in form
+    assert '<input type="search" name="q"' in text
 
 
 def test_saved_tokens_are_the_history_without_the_context(convmemory: ScriptedMemories) -> None:
@@ -183,16 +187,8 @@ def test_each_session_has_its_title_and_owner() -> None:
     assert "<i>" not in text
 
 
-def test_the_overview_searches_the_list() -> None:
-    text = staff("view_session").get(URL).content.decode()
-    form = text.partition('role="search"')[0].rpartition("<form")[2]
-    assert f'action="{LIST}"' in form
-    assert '<input type="search" name="q"' in text
-
-
-def test_the_number_of_statements_does_not_grow_with_the_rows(settings: Any) -> None:
+def test_the_number_of_statements_does_not_grow_with_the_rows(settings: Any, client: Client) -> None:
     settings.CONVMEMORY = {f"m{number}": settings.CONVMEMORY["default"] for number in range(8)}
-    client = staff("view_session")
     client.get(URL)
     taken = []
     for count in (1, 40):

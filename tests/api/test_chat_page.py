@@ -73,9 +73,6 @@ def test_a_preview_shows_nothing_of_a_redacted_message(api: APIClient, chat: Ses
     chat.redact(2)
     preview = listed(api, chat)["last_message"]
     assert (preview["role"], preview["text"], preview["redacted"]) == ("assistant", "", True)
-
-
-def test_a_session_without_messages_has_no_preview(api: APIClient) -> None:
     api.post(ROOT, {})
     assert api.get(ROOT).json()["results"][0]["last_message"] is None
 
@@ -99,6 +96,7 @@ def test_a_list_leaves_out_what_is_archived(api: APIClient, chat: SessionHandle)
     assert {hit["session"]["archived"] for hit in found} == {True}
     api.patch(url_of(chat), {"archived": False})
     assert keys(api) == ["other", "main"]
+    assert (keys(api, "key=main"), keys(api, "key=Main"), keys(api, "key=mai")) == (["main"], [], [])
 
 
 def test_starred_sessions_are_listed_by_themselves_in_pages(api: APIClient, anna: User) -> None:
@@ -118,10 +116,6 @@ def test_starred_sessions_are_listed_by_themselves_in_pages(api: APIClient, anna
     assert in_order == ["s2", "s4", "s1"]
     assert keys(api, "ordering=starred") == ["s1", "s4", "s2"]
     assert keys(api, "ordering=starred&starred=false") == ["s1", "s4", "s2"]
-
-
-def test_a_session_is_found_by_its_key(api: APIClient, chat: SessionHandle) -> None:
-    assert (keys(api, "key=main"), keys(api, "key=Main"), keys(api, "key=mai")) == (["main"], [], [])
 
 
 # Feedback.

@@ -286,9 +286,8 @@ def test_a_site_sets_the_size_of_a_message(api: APIClient, chat: SessionHandle, 
         settings.CONVMEMORY_API = {"MAX_MESSAGE_TOKENS": limit}
         assert post(api, chat, user("word " * 1500)).status_code == status
     assert row_of(chat).last_position == 3
-
-
-def test_parts_count_together(api: APIClient, chat: SessionHandle) -> None:
+    # Parts count together.
+    settings.CONVMEMORY_API = {}
     parts = [{"type": "text", "text": "word " * 2500}] * 3
     assert_problem(post(api, chat, user(parts)), 413, "message_too_large", "/messages/0")
 
@@ -319,14 +318,11 @@ def test_the_permission_is_asked_for_only_if_it_matters(
 def test_a_client_that_may_write_as_the_assistant_may_say_what_kind_of_text_it_is(
     api: APIClient, chat: SessionHandle, settings: Any, kind: str
 ) -> None:
+    # A kind of the site is everybody's.
+    assert post(api, chat, user("Hello.", kind="note")).status_code == 201
     settings.CONVMEMORY_API = {"WRITABLE_ROLES": ["user", "assistant"]}
     assert post(api, chat, {"role": "assistant", "content": "Thinking.", "kind": kind}).status_code == 201
-    assert chat.history(after=2, limit=1)[0].message.kind == kind
-
-
-def test_a_plain_client_chooses_a_kind_of_the_site(api: APIClient, chat: SessionHandle) -> None:
-    assert post(api, chat, user("Hello.", kind="note")).status_code == 201
-    assert chat.history(after=2, limit=1)[0].message.kind == "note"
+    assert [stored.message.kind for stored in chat.history(after=2)] == ["note", kind]
 
 
 def test_every_kind_that_a_prompt_names_as_the_model_is_one_of_the_model() -> None:

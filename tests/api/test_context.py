@@ -156,10 +156,6 @@ def test_a_worker_rebuilds_the_summary_after_a_request(
     assert {message.version for message in explained if message.disposition == "folded"} == {3}
 
 
-def test_a_session_without_a_summary_cannot_be_rebuilt(api: APIClient, chat: SessionHandle) -> None:
-    assert api.post(url_of(chat, "rebuild/"), {}).json()["code"] == "nothing_to_do"
-
-
 def test_a_rebuild_is_refused_if_no_task_can_be_sent(api: APIClient, folded: SessionHandle) -> None:
     from django_convmemory.scheduling import NullScheduler
 
@@ -168,7 +164,8 @@ def test_a_rebuild_is_refused_if_no_task_can_be_sent(api: APIClient, folded: Ses
     assert api.post(url_of(folded, "compact/"), {}).status_code == 202
 
 
-def test_a_memory_without_summaries_cannot_be_compacted(api: APIClient, chat: SessionHandle, settings: Any) -> None:
+def test_without_summaries_there_is_nothing_to_do(api: APIClient, chat: SessionHandle, settings: Any) -> None:
+    assert api.post(url_of(chat, "rebuild/"), {}).json()["code"] == "nothing_to_do"
     settings.CONVMEMORY = {"default": {"MEMORY": "django_convmemory.memory.ConversationBufferMemory"}}
     assert api.post(url_of(chat, "compact/"), {}).json()["code"] == "nothing_to_do"
 

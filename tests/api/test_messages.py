@@ -86,9 +86,7 @@ def test_a_message_is_read_by_its_id(api: APIClient, chat: SessionHandle) -> Non
     assert (stored["position"], stored["kind"], stored["metadata"], stored["redacted"]) == (1, "chat", {}, False)
     for message_id in (NO_MESSAGE, "1", "-1", "x", "9" * 30):
         assert_problem(api.get(url_of(chat, f"messages/{message_id}/")), 404, "unknown_message")
-
-
-def test_a_redacted_message_is_empty(api: APIClient, chat: SessionHandle) -> None:
+    # A redacted one is empty.
     assert api.post(url_of(chat, f"messages/{FIRST}/redact/"), {}).json() == {
         "sessions": 1,
         "in_flight": False,

@@ -53,14 +53,18 @@ def test_a_key_that_exists_is_refused(api: APIClient, chat: SessionHandle) -> No
     assert_problem(api.post(ROOT, {"key": "main"}), 409, "session_exists")
 
 
-def test_the_setting_aliases_limits_the_api(api: APIClient, chat: SessionHandle, settings: object) -> None:
-    settings.CONVMEMORY_API = {"ALIASES": []}  # type: ignore[attr-defined]
+def test_the_setting_aliases_limits_the_api(api: APIClient, chat: SessionHandle, settings: Any) -> None:
+    settings.CONVMEMORY_API = {"ALIASES": []}
     assert api.get(url_of(chat)).status_code == 404
     assert api.get(ROOT).json()["results"] == []
     for body in ({"alias": "default"}, {}):
         refused = api.post(ROOT, body).json()["errors"][0]
         assert (refused["pointer"], refused["code"]) == ("/alias", "unknown_alias")
     assert models.Session.objects.count() == 1
+    # Sessions of a removed alias are out of reach.
+    settings.CONVMEMORY_API = {}
+    models.Session.objects.update(alias="gone")
+    assert api.get(url_of(chat)).status_code == 404
 
 
 @pytest.mark.parametrize(
@@ -75,11 +79,6 @@ def test_a_session_without_an_alias_goes_to_the_first_that_the_api_offers(
     created = api.post(ROOT, {"key": "trip"})
     assert (created.status_code, created.data["alias"]) == (201, alias)
     assert api.get(created["Location"]).status_code == 200
-
-
-def test_sessions_of_a_removed_alias_are_out_of_reach(api: APIClient, chat: SessionHandle) -> None:
-    models.Session.objects.update(alias="gone")
-    assert api.get(url_of(chat)).status_code == 404
 
 
 def test_sessions_are_listed_page_by_page_in_both_directions(api: APIClient, anna: User) -> None:
@@ -198,19 +197,19 @@ def test_polling_with_an_etag_takes_one_statement(
     assert api.get(url, headers={"If-None-Match": changed["ETag"]}).status_code == 200
 
 
-def test_the_end_of_a_lease_changes_the_etag(api: APIClient, chat: SessionHandle) -> None:
+def test_what_else_changes_the_etag(api: APIClient, chat: SessionHandle, settings: Any) -> None:
     models.Session.objects.update(lease_expires_at=Clock(60))
     leased = api.get(url_of(chat, "status/"))
     assert leased.data["state"] == "compacting"
     models.Session.objects.update(lease_expires_at=Clock(-1))
     ended = api.get(url_of(chat, "status/"), headers={"If-None-Match": leased["ETag"]})
     assert (ended.status_code, ended.data["state"]) == (200, "idle")
-
-
-def test_other_options_change_the_etag(api: APIClient, chat: SessionHandle, settings: object) -> None:
+    # A title that the site changes itself.
+    models.Session.objects.update(title="another")
+    assert api.get(url_of(chat, "status/"), headers={"If-None-Match": ended["ETag"]}).status_code == 200
+    # Other options.
     before = api.get(url_of(chat, "context/"))
-    options = settings.CONVMEMORY["default"] | {"OPTIONS": {"max_token_limit": 100}}  # type: ignore[attr-defined]
-    settings.CONVMEMORY = {"default": options}  # type: ignore[attr-defined]
+    settings.CONVMEMORY = {"default": settings.CONVMEMORY["default"] | {"OPTIONS": {"max_token_limit": 100}}}
     assert api.get(url_of(chat, "context/"), headers={"If-None-Match": before["ETag"]}).status_code == 200
 
 
@@ -243,12 +242,6 @@ def test_no_shared_cache_may_keep_a_response(api: APIClient, chat: SessionHandle
         response = api.get(url_of(chat, path))
         assert {"private", "no-cache"} <= set(response["Cache-Control"].split(", ")), path
         assert {"Accept", "Authorization", "Cookie"} <= set(response["Vary"].split(", ")), path
-
-
-def test_a_title_that_the_site_changes_itself_changes_the_etag(api: APIClient, chat: SessionHandle) -> None:
-    tag = api.get(url_of(chat))["ETag"]
-    models.Session.objects.update(title="another")
-    assert api.get(url_of(chat), headers={"If-None-Match": tag}).status_code == 200
 
 
 def delete_and_create_again(chat: SessionHandle) -> None:
