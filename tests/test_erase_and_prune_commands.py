@@ -8,7 +8,7 @@ import json
 import pathlib
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
@@ -24,9 +24,6 @@ from django_convmemory.testing import ScriptedMemories
 from tests.test_changes_at_once import InThread
 from tests.transfer.records import Terminal, call
 
-if TYPE_CHECKING:
-    from pytest_django import Settings
-
 pytestmark = pytest.mark.django_db
 
 HELLO = {"role": "user", "content": "Hello"}
@@ -34,7 +31,7 @@ DAY = 86400
 
 
 @pytest.fixture(autouse=True)
-def two_memories(settings: Settings) -> None:
+def two_memories(settings: Any) -> None:
     """The memories ``default`` and ``other``."""
     settings.CONVMEMORY = dict.fromkeys(("default", "other"), settings.CONVMEMORY["default"])
 
@@ -99,7 +96,7 @@ def test_erase_deletes_the_chosen_sessions_and_no_others(arguments: list[str], d
 
 
 @pytest.mark.usefixtures("sessions")
-def test_erase_deletes_sessions_of_aliases_that_the_settings_no_longer_have(settings: Settings) -> None:
+def test_erase_deletes_sessions_of_aliases_that_the_settings_no_longer_have(settings: Any) -> None:
     settings.CONVMEMORY = {"default": settings.CONVMEMORY["default"]}
 
     assert call("convmemory_erase", "--owner", "anna", "--no-input") == "4 sessions with 8 messages deleted.\n"
@@ -206,7 +203,7 @@ def test_prune_deletes_inactive_sessions(batch: int) -> None:
     assert models.Message.objects.count() == 2
 
 
-def test_prune_leaves_other_aliases_alone(settings: Settings) -> None:
+def test_prune_leaves_other_aliases_alone(settings: Any) -> None:
     aged("a", days=91)
     aged("b", days=91, alias="other")
 
@@ -418,11 +415,7 @@ def test_prune_reports_zeros_for_an_empty_database() -> None:
     arguments = [f"--{name}=45s" for name in ("inactive-for", "attempts-older-than", "versions-older-than")]
 
     assert call("convmemory_prune", *arguments) == "0 sessions with 0 messages, 0 attempts, 0 versions deleted.\n"
-
-
-def test_prune_says_nothing_if_it_is_told_to() -> None:
-    aged("a", days=91)
-    assert call("convmemory_prune", "--inactive-for=90d", "--batch=1", verbosity=0) == ""
+    assert call("convmemory_prune", *arguments, verbosity=0) == ""
 
 
 # Another database.

@@ -29,6 +29,11 @@ def memory() -> ConversationSummaryBufferMemory:
     return ConversationSummaryBufferMemory(ORMStore(), ScriptedChatModel([]), 200, scheduler=NullScheduler())
 
 
+@pytest.fixture
+def chat() -> ConversationSummaryBufferMemory:
+    return memory()
+
+
 @pytest.mark.parametrize("depth", [60, 61, 62, 63])
 def test_what_is_nested_as_deep_as_allowed_can_be_loaded(depth: int) -> None:
     value: Any = "deep"
@@ -40,8 +45,7 @@ def test_what_is_nested_as_deep_as_allowed_can_be_loaded(depth: int) -> None:
 
 
 @pytest.mark.parametrize("count", [8, 9, 27, 300])
-def test_many_parallel_results_are_stored_in_one_append(count: int) -> None:
-    chat = memory()
+def test_many_parallel_results_are_stored_in_one_append(count: int, chat: ConversationSummaryBufferMemory) -> None:
     chat.append("s", ChatMessage.ai(tool_calls=[call(f"c{number}") for number in range(count)]))
     results = [ChatMessage.tool("done", f"c{number}") for number in range(count)]
     with pytest.raises(exceptions.ToolResultRefused, match="'c300'"):
@@ -52,8 +56,7 @@ def test_many_parallel_results_are_stored_in_one_append(count: int) -> None:
     assert (row.open_calls, row.newest_position) == ("", count + 2)
 
 
-def test_a_refusal_is_about_the_result_that_was_refused() -> None:
-    chat = memory()
+def test_a_refusal_is_about_the_result_that_was_refused(chat: ConversationSummaryBufferMemory) -> None:
     chat.append("s", ChatMessage.ai(tool_calls=[call("c0"), call("c1")]))
     with CaptureQueriesContext(connection) as queries, pytest.raises(exceptions.ToolResultRefused, match="'zzz'"):
         chat.append("s", ChatMessage.tool("done", "c0"), *[ChatMessage.tool("done", "zzz")] * 7)
@@ -92,16 +95,14 @@ class Word(str, enum.Enum):  # noqa: UP042  formats as Word.MAIN
     MAIN = "main"
 
 
-def test_texts_of_an_enumeration_are_the_texts_that_they_equal() -> None:
-    chat = memory()
+def test_texts_of_an_enumeration_are_the_texts_that_they_equal(chat: ConversationSummaryBufferMemory) -> None:
     chat.append(Word.MAIN, ChatMessage.human(Word.MAIN, name=Word.MAIN, metadata={Word.MAIN: Word.MAIN}))
     row = models.Message.objects.get()
     assert (row.content, row.wire, row.metadata) == ("main", {"name": "main"}, {"main": "main"})
     assert len(chat.load("main")) == len(chat.load(models.Session.objects.get())) == 1
 
 
-def test_texts_are_told_apart_whatever_the_collation() -> None:
-    chat = memory()
+def test_texts_are_told_apart_whatever_the_collation(chat: ConversationSummaryBufferMemory) -> None:
     visitors = ["abc123", "ABC123", "abc123 ", "äbc123"]
     for visitor in visitors:
         chat.session("main", visitor=visitor).append(ChatMessage.human(visitor))
@@ -112,8 +113,7 @@ def test_texts_are_told_apart_whatever_the_collation() -> None:
     assert models.Session.objects.filter(alias="Default").count() == 0
 
 
-def test_a_large_batch_of_large_messages_is_stored() -> None:
-    chat = memory()
+def test_a_large_batch_of_large_messages_is_stored(chat: ConversationSummaryBufferMemory) -> None:
     texts = ["'" * 3_000_000, '"' * 3_000_000, "\\" * 3_000_000, "ü" * 1_500_000]
     chat.append("s", *map(ChatMessage.human, texts))
     assert [message.text for message in chat.load("s", max_tokens=10**9)] == texts
@@ -157,8 +157,7 @@ def test_the_size_of_any_other_message_is_that_of_the_bytes_of_its_json(message:
         ConversationBufferMemory(ORMStore(), max_message_bytes=size - 1).append("s", message)
 
 
-def test_a_time_of_another_zone_is_the_same_moment() -> None:
-    chat = memory()
+def test_a_time_of_another_zone_is_the_same_moment(chat: ConversationSummaryBufferMemory) -> None:
     moment = dt.datetime(2024, 2, 29, 12, tzinfo=dt.timezone(dt.timedelta(hours=2)))
     chat.append("s", ChatMessage.human("hello"), created_at=moment)
     assert chat.history("s")[0].created_at == moment
@@ -172,8 +171,7 @@ def test_a_time_of_another_zone_is_the_same_moment() -> None:
     assert len(chat.history("s")) == 1
 
 
-def test_each_message_has_a_time_of_its_own() -> None:
-    chat = memory()
+def test_each_message_has_a_time_of_its_own(chat: ConversationSummaryBufferMemory) -> None:
     times = [dt.datetime(2024, 2, day, tzinfo=dt.UTC) for day in (1, 2)]
     chat.append("s", *[ChatMessage.human("hello")] * 3, created_at=[*times, None])
     first, second, now = (stored.created_at for stored in chat.history("s"))
