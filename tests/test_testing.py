@@ -53,7 +53,7 @@ ALIAS: dict[str, Any] = {
 
 
 @pytest.fixture(autouse=True)
-def site() -> Iterator[None]:
+def production() -> Iterator[None]:
     """The settings of a site as it runs in production."""
     with override_settings(CONVMEMORY={"default": ALIAS, "support": ALIAS}):
         yield
@@ -238,12 +238,14 @@ def test_sessions_queued_during_a_run_are_folded_too() -> None:
 
 @pytest.mark.django_db
 def test_a_paused_alias_keeps_no_session_from_being_folded() -> None:
-    with scripted_memories([exceptions.ModelMisconfigured("key"), "Two.", "One."]) as convmemory:
+    busy = exceptions.ModelUnavailable("busy", retry_after=900)
+    with scripted_memories([exceptions.ModelMisconfigured("key"), "Two.", busy, "One."]) as convmemory:
         talk("a")
         talk("b")
         assert convmemory.run() == ["stalled", "published"]
-        # A failure is tried again by the next run, although its time has not come.
+        assert convmemory.run() == ["stalled"]
         assert convmemory.queued == [queued("a")]
+        # The next run does not wait for the time of the next attempt.
         assert convmemory.run() == ["published"]
         assert convmemory.queued == []
     assert (summary("a"), summary("b")) == ("One.", "Two.")
