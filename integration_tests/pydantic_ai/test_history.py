@@ -385,7 +385,8 @@ MESSAGES: st.SearchStrategy[ModelMessage] = st.one_of(
 
 
 @given(st.lists(st.lists(MESSAGES, max_size=4), max_size=3))
-def test_any_messages_come_back_equal(batches: list[list[ModelMessage]], session: SessionHandle) -> None:
+def test_any_messages_come_back_equal(batches: list[list[ModelMessage]]) -> None:
+    session = new_session("large")
     for batch in batches:
         append_messages(session, batch)
 
