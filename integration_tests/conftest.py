@@ -1,20 +1,17 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pytest
 
 from integration_tests.agent_scripts import LIMIT
-
-if TYPE_CHECKING:
-    from pytest_django import Settings
 
 # The choice of the database, its servers, and the test kit.
 pytest_plugins = ["tests.conftest"]
 
 
 @pytest.fixture
-def limit(settings: Settings) -> None:
+def limit(settings: Any) -> None:
     """The budget of the memory. Nothing is folded unless a test does it."""
     memory = settings.CONVMEMORY["default"]
     options = {"max_token_limit": LIMIT, "max_context_tokens": 2 * LIMIT, "max_summary_tokens": 60}

@@ -20,8 +20,6 @@ from django_convmemory.sender import sender
 from tests import processes
 
 if TYPE_CHECKING:
-    from pytest_django import Settings
-
     from tests.openai_server import OpenAIServer
 
 # Celery's stubs leave these names out.
@@ -133,7 +131,7 @@ def current(made: Project) -> Iterator[None]:
 
 
 def configured(
-    settings: Settings,
+    settings: Any,
     site: Project | None,
     *,
     model: dict[str, Any] | None = None,

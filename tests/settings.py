@@ -100,4 +100,4 @@ CONVMEMORY = {
     },
 }
 
-REST_FRAMEWORK: dict[str, object] = {}
+REST_FRAMEWORK: dict[str, object] = {"TEST_REQUEST_DEFAULT_FORMAT": "json"}

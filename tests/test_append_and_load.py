@@ -34,7 +34,7 @@ from tests.long_sessions import fill
 from tests.settings import LOOKUPS
 from tests.test_changes_at_once import InThread
 
-pytestmark = pytest.mark.vendors
+pytestmark = [pytest.mark.vendors, pytest.mark.django_db]
 
 
 def memory(limit: int = 200, **options: Any) -> ConversationSummaryBufferMemory:
@@ -42,7 +42,11 @@ def memory(limit: int = 200, **options: Any) -> ConversationSummaryBufferMemory:
     return ConversationSummaryBufferMemory(ORMStore(), ScriptedChatModel([]), limit, **options)
 
 
-@pytest.mark.django_db
+@pytest.fixture
+def chat() -> ConversationSummaryBufferMemory:
+    return memory()
+
+
 @pytest.mark.parametrize(("max_tokens", "over"), [(0, True), (1, True), (30, False), (60, False), (10_000, False)])
 def test_max_tokens_bounds_all_that_load_returns(max_tokens: int, over: bool) -> None:
     chat = memory()
@@ -54,14 +58,12 @@ def test_max_tokens_bounds_all_that_load_returns(max_tokens: int, over: bool) ->
     assert context[-1].text == "message 29"
 
 
-@pytest.mark.django_db
 def test_a_memory_without_a_bound_shows_large_pinned_messages() -> None:
     chat = ConversationBufferMemory(ORMStore())
     chat.append("s", *[ChatMessage.system(f"{number} " + "word " * 4000) for number in range(3)])
     assert len(chat.load("s")) == 3
 
 
-@pytest.mark.django_db
 def test_an_unknown_session_gives_an_empty_context() -> None:
     with CaptureQueriesContext(connection) as captured:
         context = memory().load("nobody")
@@ -73,7 +75,6 @@ def test_an_unknown_session_gives_an_empty_context() -> None:
 # Input that is refused, before anything is written.
 
 
-@pytest.mark.django_db
 @pytest.mark.parametrize(
     ("wrong", "repair"),
     [
@@ -97,7 +98,6 @@ def test_bad_messages_are_refused_and_nothing_is_written(wrong: list[Any], repai
     assert not models.Session.objects.exists()
 
 
-@pytest.mark.django_db
 @pytest.mark.parametrize("limit", [2**31, 2**53, 2**63, 2**200])
 def test_a_limit_larger_than_any_conversation_is_none(limit: int) -> None:
     for chat in (memory(limit), ConversationSummaryMemory(ORMStore(), ScriptedChatModel([]), limit)):
@@ -108,9 +108,7 @@ def test_a_limit_larger_than_any_conversation_is_none(limit: int) -> None:
         assert len(chat.load("s")) == chat.append("s", ChatMessage.system("x")).last_position - 1
 
 
-@pytest.mark.django_db
-def test_a_65th_pinned_message_is_refused() -> None:
-    chat = memory()
+def test_a_65th_pinned_message_is_refused(chat: ConversationSummaryBufferMemory) -> None:
     chat.append("s", *[ChatMessage.system(str(number)) for number in range(64)])
     with pytest.raises(exceptions.TooManyPinned):
         chat.append("s", ChatMessage.human("kept out as well"), ChatMessage(role="developer", content="65"))
@@ -120,7 +118,6 @@ def test_a_65th_pinned_message_is_refused() -> None:
 CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
 
 
-@pytest.mark.django_db
 def test_a_late_tool_result_is_refused_with_the_message_that_closed_its_exchange() -> None:
     chat = memory()
     chat.append("s", ChatMessage.human("look"), ChatMessage.ai(tool_calls=[CALL]), ChatMessage.ai("never mind"))
@@ -132,9 +129,7 @@ def test_a_late_tool_result_is_refused_with_the_message_that_closed_its_exchange
 # Sessions.
 
 
-@pytest.mark.django_db
-def test_scopes_keep_the_same_key_apart() -> None:
-    chat = memory()
+def test_scopes_keep_the_same_key_apart(chat: ConversationSummaryBufferMemory) -> None:
     user = get_user_model().objects.create_user("ann")
     handles = [chat.session("main"), chat.session("main", owner=user), chat.session("main", visitor=str(user.pk))]
     for number, handle in enumerate(handles):
@@ -146,9 +141,7 @@ def test_scopes_keep_the_same_key_apart() -> None:
     assert models.Session.objects.count() == 2
 
 
-@pytest.mark.django_db
-def test_keys_are_told_apart_whatever_the_collation() -> None:
-    chat = memory()
+def test_keys_are_told_apart_whatever_the_collation(chat: ConversationSummaryBufferMemory) -> None:
     keys = ["support", "Support", "süpport", "support ", "SUPPORT"]
     for key in keys:
         chat.append(key, ChatMessage.human(key))
@@ -176,9 +169,7 @@ def test_what_names_no_session_is_refused(give: Callable[[Any], Any], repair: st
 # Idempotency.
 
 
-@pytest.mark.django_db
-def test_a_retry_with_the_same_key_returns_the_first_receipt() -> None:
-    chat = memory()
+def test_a_retry_with_the_same_key_returns_the_first_receipt(chat: ConversationSummaryBufferMemory) -> None:
     batch = [ChatMessage.human("one"), ChatMessage.ai("two")]
     first = chat.append("s", *batch, idempotency_key="k")
     chat.append("s", ChatMessage.human("three"))
@@ -191,16 +182,13 @@ def test_a_retry_with_the_same_key_returns_the_first_receipt() -> None:
     assert models.Message.objects.count() == 5
 
 
-@pytest.mark.django_db
 @pytest.mark.parametrize(
     "message", [ChatMessage.tool("found", "c1"), ChatMessage.system("the last that fits")], ids=["result", "pin"]
 )
 def test_a_retry_of_a_message_that_the_session_cannot_take_any_more_is_answered_with_what_was_stored(
-    message: ChatMessage,
+    message: ChatMessage, chat: ConversationSummaryBufferMemory
 ) -> None:
-    chat = memory()
-    call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
-    chat.append("s", *[ChatMessage.system("one more")] * 63, ChatMessage.ai(tool_calls=[call]))
+    chat.append("s", *[ChatMessage.system("one more")] * 63, ChatMessage.ai(tool_calls=[CALL]))
     first = chat.append("s", message, idempotency_key="k")
     assert chat.append("s", message, idempotency_key="k") == first._replace(replayed=True)
     assert models.Message.objects.count() == first.last_position
@@ -267,8 +255,7 @@ class Refusing(NullScheduler):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_rollback_of_the_caller_takes_the_append_with_it() -> None:
-    chat = memory()
+def test_a_rollback_of_the_caller_takes_the_append_with_it(chat: ConversationSummaryBufferMemory) -> None:
     chat.append("s", ChatMessage.human("kept"))
     with transaction.atomic():
         chat.append("s", ChatMessage.human("lost"))
@@ -346,10 +333,8 @@ def test_load_looks_again_when_messages_were_removed_between_its_statements() ->
     assert cleared
 
 
-@pytest.mark.django_db
-def test_a_session_that_lost_its_pinned_rows_is_loaded_all_the_same() -> None:
+def test_a_session_that_lost_its_pinned_rows_is_loaded_all_the_same(chat: ConversationSummaryBufferMemory) -> None:
     """Somebody deleted the rows by hand. convmemory_check reports that, and load() does not loop for ever."""
-    chat = memory()
     chat.append("s", ChatMessage.system("Speak English."), ChatMessage.human("hello"))
     models.Message.objects.filter(role="system").delete()
     assert [message.text for message in chat.load("s")] == ["hello"]
@@ -358,7 +343,6 @@ def test_a_session_that_lost_its_pinned_rows_is_loaded_all_the_same() -> None:
 # Everything else that append takes.
 
 
-@pytest.mark.django_db
 def test_a_message_comes_back_as_it_was() -> None:
     chat = ConversationBufferMemory(ORMStore())
     messages = [
@@ -381,7 +365,6 @@ def test_a_message_comes_back_as_it_was() -> None:
     assert list(chat.load("s")[1].metadata) == ["score", "n", "z", "a"]
 
 
-@pytest.mark.django_db
 def test_a_summary_comes_back_as_it_was() -> None:
     """It comes from the database as JSON, which each database writes in its own way."""
     hard = (
@@ -395,7 +378,6 @@ def test_a_summary_comes_back_as_it_was() -> None:
         assert chat.load("s").summary == text
 
 
-@pytest.mark.django_db
 def test_a_batch_larger_than_one_insert_is_stored_whole() -> None:
     chat = ConversationBufferMemory(ORMStore())
     chat.append("s", ChatMessage.human("before"))
@@ -467,9 +449,7 @@ def test_a_cancelled_twin_runs_to_its_end_if_it_has_begun(
     assert models.Message.objects.count() == 1
 
 
-@pytest.mark.django_db
-def test_append_and_load_is_an_append_and_a_load() -> None:
-    chat = memory()
+def test_append_and_load_is_an_append_and_a_load(chat: ConversationSummaryBufferMemory) -> None:
     chat.append("s", ChatMessage.human("the boat is red"), ChatMessage.ai("I see."))
     question, usage = ChatMessage.ai("Which boat?"), {"total_tokens": 3}
     for replayed in (False, True):
@@ -484,7 +464,6 @@ def test_append_and_load_is_an_append_and_a_load() -> None:
     assert quoting == chat.load("s", max_tokens=10_000, recall="boat")
 
 
-@pytest.mark.django_db
 @pytest.mark.parametrize(
     "wrong", [{"max_tokens": -1}, {"recall": 3}, {"system": {"role": "user", "content": "hi"}}, {"system": "\x00"}]
 )

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import Any
 from urllib.parse import urlsplit
 
 import celery
@@ -32,9 +32,6 @@ from tests.projects import (
     warnings_of,
 )
 from tests.test_changes_at_once import InThread
-
-if TYPE_CHECKING:
-    from pytest_django import Settings
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("patient_broker")]
 
@@ -69,7 +66,7 @@ def port(broker_url: str) -> Iterator[Port]:
 
 
 @pytest.mark.usefixtures("hanging_broker")
-def test_what_could_not_be_sent_is_found_by_the_next_sweep(port: Port, settings: Settings) -> None:
+def test_what_could_not_be_sent_is_found_by_the_next_sweep(port: Port, settings: Any) -> None:
     with project(port.url()) as site:
         memory = configured(settings, site)
         session = append_until_due(memory)
@@ -80,9 +77,7 @@ def test_what_could_not_be_sent_is_found_by_the_next_sweep(port: Port, settings:
 
 
 @pytest.mark.usefixtures("hanging_broker")
-def test_an_append_succeeds_while_the_broker_hangs(
-    port: Port, settings: Settings, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_append_succeeds_while_the_broker_hangs(port: Port, settings: Any, caplog: pytest.LogCaptureFixture) -> None:
     with project(port.url()) as site:
         memory = configured(settings, site)
 
@@ -96,7 +91,7 @@ def test_an_append_succeeds_while_the_broker_hangs(
 
 @pytest.mark.parametrize("scheme", ["redis", "amqp"])
 def test_an_append_succeeds_while_the_broker_refuses(
-    scheme: str, settings: Settings, caplog: pytest.LogCaptureFixture
+    scheme: str, settings: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))  # and does not listen
@@ -113,7 +108,7 @@ def test_an_append_succeeds_while_the_broker_refuses(
 
 @pytest.mark.usefixtures("hanging_broker")
 def test_the_broker_is_tried_again_after_a_pause(
-    port: Port, broker_url: str, settings: Settings, clock: AdvancedClock, monkeypatch: pytest.MonkeyPatch
+    port: Port, broker_url: str, settings: Any, clock: AdvancedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with project(port.url(), real=broker_url) as site:
         memory = configured(settings, site)
@@ -132,7 +127,7 @@ def test_the_broker_is_tried_again_after_a_pause(
 
 
 def test_a_broker_that_was_restarted_costs_no_hint(
-    port: Port, broker_url: str, settings: Settings, caplog: pytest.LogCaptureFixture
+    port: Port, broker_url: str, settings: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     port.leads_on = True
     with project(port.url(), real=broker_url) as site:
@@ -146,7 +141,7 @@ def test_a_broker_that_was_restarted_costs_no_hint(
         assert warnings_of(caplog) == []
 
 
-def test_each_of_several_brokers_is_tried_once(broker_url: str, settings: Settings) -> None:
+def test_each_of_several_brokers_is_tried_once(broker_url: str, settings: Any) -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         refusing = f"{urlsplit(broker_url).scheme}://127.0.0.1:{bound.getsockname()[1]}//"
@@ -159,7 +154,7 @@ def test_each_of_several_brokers_is_tried_once(broker_url: str, settings: Settin
 
 
 def test_without_a_celery_app_the_append_succeeds_and_the_log_says_why(
-    settings: Settings, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    settings: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(celery_state, "default_app", None)
     monkeypatch.setattr(celery_state._tls, "current_app", None)
@@ -366,7 +361,7 @@ def test_who_waits_loads_the_libraries_first(broker: Broker, own: Sender, monkey
     assert own.send(hint_of(1), APP, wait=True)
 
 
-def test_every_hint_of_many_threads_arrives(site: Project, settings: Settings) -> None:
+def test_every_hint_of_many_threads_arrives(site: Project, settings: Any) -> None:
     memory = configured(settings, site)
     for thread in [InThread(lambda: [memory.scheduler.schedule(memory, 1) for _ in range(25)]) for _ in range(4)]:
         thread.result()
@@ -400,7 +395,7 @@ def start(site: Project, folder: pathlib.Path, script: str) -> subprocess.Popen[
 
 @pytest.mark.slow
 def test_a_process_that_ends_at_once_has_sent_what_it_had_to(
-    site: Project, settings: Settings, tmp_path: pathlib.Path
+    site: Project, settings: Any, tmp_path: pathlib.Path
 ) -> None:
     process = start(site, tmp_path, "for number in range(20):\n    memory.scheduler.schedule(memory, number)\n")
     assert process.wait(processes.PATIENCE) == 0, (tmp_path / "output").read_text()
@@ -422,7 +417,7 @@ def test_only_a_process_that_runs_no_threads_waits(
     options: dict[bytes, object] | None,
     waits: bool,
     local_site: Project,
-    settings: Settings,
+    settings: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[bool] = []
@@ -434,7 +429,7 @@ def test_only_a_process_that_runs_no_threads_waits(
 
 
 def test_a_task_waits_until_its_hints_are_sent(
-    local_site: Project, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    local_site: Project, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[bool] = []
     monkeypatch.setattr(Sender, "send", lambda self, *args, wait, **more: asked.append(wait) or True)
@@ -449,9 +444,7 @@ def test_a_task_waits_until_its_hints_are_sent(
 
 
 @pytest.mark.slow
-def test_a_forked_process_opens_a_connection_of_its_own(
-    site: Project, settings: Settings, tmp_path: pathlib.Path
-) -> None:
+def test_a_forked_process_opens_a_connection_of_its_own(site: Project, settings: Any, tmp_path: pathlib.Path) -> None:
     process = start(
         site,
         tmp_path,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import pathlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from celery.exceptions import SoftTimeLimitExceeded
@@ -21,9 +21,6 @@ from tests.outages import skip
 from tests.ports import Port
 from tests.projects import TURN, Project, append_until_due, change, configured, project, row, scripted, warnings_of
 
-if TYPE_CHECKING:
-    from pytest_django import Settings
-
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("patient_broker")]
 
 
@@ -38,7 +35,7 @@ def test_a_task_for_an_alias_that_is_gone_is_dropped(task: Any, caplog: pytest.L
     assert "no alias 'gone'" in warning
 
 
-def test_the_soft_limit_in_the_models_call_leaves_the_session_due(settings: Settings) -> None:
+def test_the_soft_limit_in_the_models_call_leaves_the_session_due(settings: Any) -> None:
     memory = configured(settings, None, model=scripted(replies=[SoftTimeLimitExceeded()]))
     session = append_until_due(memory)
 
@@ -49,7 +46,7 @@ def test_the_soft_limit_in_the_models_call_leaves_the_session_due(settings: Sett
     assert row(session).lease_expires_at is None
 
 
-def test_the_limits_of_a_task_leave_a_run_its_time(settings: Settings) -> None:
+def test_the_limits_of_a_task_leave_a_run_its_time(settings: Any) -> None:
     memory = configured(settings, None, model=scripted(deadline=60.0))
 
     assert tasks.time_limits(memory) == (tasks.compact.soft_time_limit, tasks.compact.time_limit) == (390, 420)
@@ -71,7 +68,7 @@ class UnpreparedModel(ScriptedChatModel):
 
 
 def test_a_worker_prepares_the_models_of_all_aliases(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    settings: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(PreparedModel, "prepared", 0)
     prepared = {"BACKEND": f"{__name__}.PreparedModel"}
@@ -92,7 +89,7 @@ def test_a_worker_prepares_the_models_of_all_aliases(
 # Sending.
 
 
-def test_only_the_append_that_makes_a_session_due_sends(site: Project, settings: Settings) -> None:
+def test_only_the_append_that_makes_a_session_due_sends(site: Project, settings: Any) -> None:
     memory = configured(settings, site)
 
     session = append_until_due(memory)
@@ -103,7 +100,7 @@ def test_only_the_append_that_makes_a_session_due_sends(site: Project, settings:
     assert row(session).queued_at is None
 
 
-def test_what_is_rolled_back_sends_nothing(site: Project, settings: Settings) -> None:
+def test_what_is_rolled_back_sends_nothing(site: Project, settings: Any) -> None:
     memory = configured(settings, site)
 
     with transaction.atomic():
@@ -117,9 +114,7 @@ def test_what_is_rolled_back_sends_nothing(site: Project, settings: Settings) ->
     assert site.depth() == 1
 
 
-def test_a_task_expires_by_the_brokers_clock_when_the_sweep_would_send_it_again(
-    site: Project, settings: Settings
-) -> None:
+def test_a_task_expires_by_the_brokers_clock_when_the_sweep_would_send_it_again(site: Project, settings: Any) -> None:
     memory = configured(settings, site)
 
     memory.scheduler.schedule(memory, 7, delay=2.0)
@@ -133,7 +128,7 @@ def test_a_task_expires_by_the_brokers_clock_when_the_sweep_would_send_it_again(
     assert message.headers["ignore_result"]
 
 
-def test_a_long_delay_is_left_to_the_sweep(local_site: Project, settings: Settings) -> None:
+def test_a_long_delay_is_left_to_the_sweep(local_site: Project, settings: Any) -> None:
     memory = configured(settings, local_site)
 
     memory.scheduler.schedule(memory, 7, delay=301.0)
@@ -141,7 +136,7 @@ def test_a_long_delay_is_left_to_the_sweep(local_site: Project, settings: Settin
     assert local_site.depth() == 0
 
 
-def test_the_filesystem_can_be_the_broker(tmp_path: pathlib.Path, settings: Settings) -> None:
+def test_the_filesystem_can_be_the_broker(tmp_path: pathlib.Path, settings: Any) -> None:
     folders = dict.fromkeys(("data_folder_in", "data_folder_out", "control_folder"), str(tmp_path))
     with project("filesystem://", broker_transport_options=folders) as site:
         append_until_due(configured(settings, site))
@@ -152,7 +147,7 @@ def test_the_filesystem_can_be_the_broker(tmp_path: pathlib.Path, settings: Sett
 # The sweep.
 
 
-def test_the_sweep_sends_each_session_once_in_a_hints_age(site: Project, settings: Settings) -> None:
+def test_the_sweep_sends_each_session_once_in_a_hints_age(site: Project, settings: Any) -> None:
     configured(settings, None)
     sessions = [append_until_due(memories["default"], key) for key in "ab"]
     change(sessions[1], due_since=clock.Clock(-60))
@@ -169,7 +164,7 @@ def test_the_sweep_sends_each_session_once_in_a_hints_age(site: Project, setting
     assert site.depth() == 1
 
 
-def test_the_sweep_leaves_what_is_leased_waits_or_was_just_queued(local_site: Project, settings: Settings) -> None:
+def test_the_sweep_leaves_what_is_leased_waits_or_was_just_queued(local_site: Project, settings: Any) -> None:
     memory = configured(settings, None)
     leased, waiting, queued = (append_until_due(memory, key) for key in "abc")
     skip(500)
@@ -184,7 +179,7 @@ def test_the_sweep_leaves_what_is_leased_waits_or_was_just_queued(local_site: Pr
     assert local_site.depth() == 0
 
 
-def test_the_sweep_sends_no_more_than_its_limit(local_site: Project, settings: Settings) -> None:
+def test_the_sweep_sends_no_more_than_its_limit(local_site: Project, settings: Any) -> None:
     memory = configured(settings, None)
     for key in "abc":
         append_until_due(memory, key)
@@ -196,7 +191,7 @@ def test_the_sweep_sends_no_more_than_its_limit(local_site: Project, settings: S
     assert local_site.depth() == 2
 
 
-def test_the_sweep_sends_less_when_workers_do_not_keep_up(local_site: Project, settings: Settings) -> None:
+def test_the_sweep_sends_less_when_workers_do_not_keep_up(local_site: Project, settings: Any) -> None:
     memory = configured(settings, None)
     waiting = [append_until_due(memory, key) for key in "ab"]
     for key in "cde":
@@ -215,23 +210,29 @@ def test_the_sweep_sends_less_when_workers_do_not_keep_up(local_site: Project, s
     assert local_site.depth() == 2
 
 
-def test_a_swept_session_that_was_folded_has_the_next_one_sent(local_site: Project, settings: Settings) -> None:
+def test_a_swept_session_that_was_folded_has_the_next_one_sent(local_site: Project, settings: Any) -> None:
     memory = configured(settings, None)
     sessions = [append_until_due(memory, key) for key in "abc"]
     skip(60)
     configured(settings, local_site)
     tasks.sweep(limit=1)
     [first] = local_site.take().payload[0][1:]
+    assert first == sessions[0].pk
 
-    tasks.compact("default", first, swept=True)
-    assert local_site.take().payload[:2] == [["default", sessions[1].pk], {"swept": True}]
-    tasks.compact("default", first, swept=True)
-    assert local_site.depth() == 0  # It folded nothing.
-    tasks.compact("default", sessions[1].pk)
-    assert local_site.depth() == 0  # It was not swept.
+    carry_out_the_first_two(local_site, sessions)
 
 
-def test_a_swept_session_that_was_indexed_has_the_next_one_sent(local_site: Project, settings: Settings) -> None:
+def carry_out_the_first_two(site: Project, sessions: list[models.Session]) -> None:
+    first, second, _ = sessions
+    tasks.compact("default", first.pk, swept=True)
+    assert site.take().payload[:2] == [["default", second.pk], {"swept": True}]
+    tasks.compact("default", first.pk, swept=True)
+    assert site.depth() == 0  # There was nothing to do.
+    tasks.compact("default", second.pk)
+    assert site.depth() == 0  # It was not swept.
+
+
+def test_a_swept_session_that_was_indexed_has_the_next_one_sent(local_site: Project, settings: Any) -> None:
     window: dict[str, Any] = {
         "MEMORY": "django_convmemory.memory.ConversationWindowMemory",
         "CHAT_MODEL": None,
@@ -246,16 +247,11 @@ def test_a_swept_session_that_was_indexed_has_the_next_one_sent(local_site: Proj
     skip(60)
     configured(settings, local_site)
 
-    tasks.compact("default", sessions[0].pk, swept=True)
-    assert local_site.take().payload[:2] == [["default", sessions[1].pk], {"swept": True}]
-    tasks.compact("default", sessions[0].pk, swept=True)
-    assert local_site.depth() == 0  # There was nothing to index.
-    tasks.compact("default", sessions[1].pk)
-    assert local_site.depth() == 0  # It was not swept.
+    carry_out_the_first_two(local_site, sessions)
     assert [row(session).indexed_position for session in sessions] == [300, 300, 0]
 
 
-def test_the_sweep_sends_for_a_memory_that_schedules_nothing(local_site: Project, settings: Settings) -> None:
+def test_the_sweep_sends_for_a_memory_that_schedules_nothing(local_site: Project, settings: Any) -> None:
     append_until_due(configured(settings, None))
     assert isinstance(memories["default"].scheduler, NullScheduler)
     local_site.queue = "convmemory"
@@ -265,7 +261,7 @@ def test_the_sweep_sends_for_a_memory_that_schedules_nothing(local_site: Project
     assert local_site.depth() == 1
 
 
-def test_a_paused_alias_is_not_swept(local_site: Project, settings: Settings) -> None:
+def test_a_paused_alias_is_not_swept(local_site: Project, settings: Any) -> None:
     refused = exceptions.ModelMisconfigured("no such key")
     memory = configured(settings, None, model=scripted(replies=[refused]))
     sessions = [append_until_due(memory, key) for key in "ab"]
@@ -279,7 +275,7 @@ def test_a_paused_alias_is_not_swept(local_site: Project, settings: Settings) ->
 
 
 @pytest.mark.usefixtures("hanging_broker")
-def test_a_sweep_without_a_broker_fails_and_leaves_all_but_one_for_the_next(settings: Settings) -> None:
+def test_a_sweep_without_a_broker_fails_and_leaves_all_but_one_for_the_next(settings: Any) -> None:
     memory = configured(settings, None)
     for key in "abc":
         append_until_due(memory, key)
@@ -296,7 +292,7 @@ def test_a_sweep_without_a_broker_fails_and_leaves_all_but_one_for_the_next(sett
 
 
 @pytest.mark.parametrize("propagates", [False, True])
-def test_eager_tasks_fold_inside_append(propagates: bool, settings: Settings) -> None:
+def test_eager_tasks_fold_inside_append(propagates: bool, settings: Any) -> None:
     with project("memory://", task_always_eager=True, task_eager_propagates=propagates) as site:
         memory = configured(settings, site)
 
@@ -308,7 +304,7 @@ def test_eager_tasks_fold_inside_append(propagates: bool, settings: Settings) ->
 
 
 @pytest.mark.parametrize("propagates", [False, True])
-def test_an_eager_task_that_fails_does_not_fail_the_append(propagates: bool, settings: Settings) -> None:
+def test_an_eager_task_that_fails_does_not_fail_the_append(propagates: bool, settings: Any) -> None:
     with project("memory://", task_always_eager=True, task_eager_propagates=propagates) as site:
         memory = configured(settings, site, model=scripted(replies=[ZeroDivisionError()]))
 
@@ -321,7 +317,7 @@ def test_an_eager_task_that_fails_does_not_fail_the_append(propagates: bool, set
 
 @pytest.mark.parametrize("redelivered", [True, False])
 def test_a_task_that_comes_back_to_the_lease_of_the_dead_is_sent_again(
-    redelivered: bool, local_site: Project, settings: Settings
+    redelivered: bool, local_site: Project, settings: Any
 ) -> None:
     memory = configured(settings, None)
     session = append_until_due(memory)
@@ -346,7 +342,7 @@ def test_a_task_that_comes_back_to_the_lease_of_the_dead_is_sent_again(
 # Requests by a person.
 
 
-def test_what_is_asked_for_is_sent_and_done(local_site: Project, settings: Settings) -> None:
+def test_what_is_asked_for_is_sent_and_done(local_site: Project, settings: Any) -> None:
     memory = configured(settings, None, model=scripted(replies=["one", "anew"]))
     session = append_until_due(memory)
     change(session, next_attempt_at=clock.Clock(600), attempts=1)
@@ -367,7 +363,7 @@ def test_what_is_asked_for_is_sent_and_done(local_site: Project, settings: Setti
     assert memory.load("user-1").summary == "anew"
 
 
-def test_nothing_is_sent_for_a_session_that_is_not_there(local_site: Project, settings: Settings) -> None:
+def test_nothing_is_sent_for_a_session_that_is_not_there(local_site: Project, settings: Any) -> None:
     memory = configured(settings, local_site)
     assert not memory.request_compaction("nobody")
     assert not memory.request_rebuild("nobody")
@@ -375,7 +371,7 @@ def test_nothing_is_sent_for_a_session_that_is_not_there(local_site: Project, se
 
 
 @pytest.mark.usefixtures("hanging_broker")
-def test_who_asks_is_told_that_the_broker_is_away(settings: Settings) -> None:
+def test_who_asks_is_told_that_the_broker_is_away(settings: Any) -> None:
     with Port() as port, project(port.url("redis")) as away:
         memory = configured(settings, away)
         append_until_due(memory)
@@ -383,7 +379,7 @@ def test_who_asks_is_told_that_the_broker_is_away(settings: Settings) -> None:
         assert not memory.request_rebuild("user-1")
 
 
-def test_with_eager_tasks_what_is_asked_for_is_done_here(local_site: Project, settings: Settings) -> None:
+def test_with_eager_tasks_what_is_asked_for_is_done_here(local_site: Project, settings: Any) -> None:
     memory = configured(settings, None, model=scripted(replies=["one", "anew"]))
     append_until_due(memory)
     memory.scheduler = tasks.CeleryScheduler(local_site.queue)

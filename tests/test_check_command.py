@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from io import StringIO
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from django.contrib.auth import get_user_model
@@ -24,9 +24,6 @@ from django_convmemory.search import indexing
 from django_convmemory.store.orm import ORMStore
 from tests.conversations import call
 from tests.folding import MarkerModel, build
-
-if TYPE_CHECKING:
-    from pytest_django import Settings
 
 pytestmark = pytest.mark.django_db
 
@@ -228,7 +225,7 @@ def test_a_damaged_index_is_made_again(memory: ConversationSummaryBufferMemory, 
 
 @pytest.mark.parametrize("name", repairable(integrity.OF_COUNTS))
 def test_wrong_counts_are_counted_again_unless_there_is_other_damage(
-    memory: ConversationSummaryBufferMemory, settings: Settings, name: str
+    memory: ConversationSummaryBufferMemory, settings: Any, name: str
 ) -> None:
     options = {"max_token_limit": 40}
     settings.CONVMEMORY = {"default": {**settings.CONVMEMORY["default"], "OPTIONS": options}}
@@ -262,7 +259,7 @@ def test_beside_damage_that_stays_nothing_is_repaired_or_promised(memory: Conver
     assert len(list(session.convmemory_segments.values_list("first", "last"))) == len(before)
 
 
-def test_what_no_memory_can_repair_is_not_promised(memory: ConversationSummaryBufferMemory, settings: Settings) -> None:
+def test_what_no_memory_can_repair_is_not_promised(memory: ConversationSummaryBufferMemory, settings: Any) -> None:
     DAMAGE["a segment that lacks a word"][1](models.Session.objects.get(key="s"))
     assert "Run the command with the options that it names" in check()[1]
     settings.CONVMEMORY = {"other": settings.CONVMEMORY["default"]}
@@ -281,7 +278,7 @@ def test_a_session_that_lacks_messages_is_not_recounted(memory: ConversationSumm
 
 
 def test_a_damaged_index_of_a_memory_without_an_index_is_removed(
-    memory: ConversationSummaryBufferMemory, settings: Settings
+    memory: ConversationSummaryBufferMemory, settings: Any
 ) -> None:
     session = models.Session.objects.get(key="s")
     options = {"max_token_limit": 40, "index": False}

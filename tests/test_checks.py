@@ -161,19 +161,21 @@ def test_convmemory_e012_the_prompts_cannot_be_created_or_write_no_request(value
     assert reported_with(PROMPTS=value) == ["E012"]
 
 
-def test_convmemory_e012_says_what_went_wrong_with_the_sample(settings: Any) -> None:
-    settings.CONVMEMORY = {"default": {"CHAT_MODEL": EXTRACTIVE, "PROMPTS": {"BACKEND": "tests.test_checks.Outdated"}}}
-    (problem,) = conf.problems()
-    assert problem.message == (
-        'CONVMEMORY["default"]["PROMPTS"] wrote no usable request for a sample conversation: KeyError: \'turns\''
-    )
-
-
-def test_convmemory_e012_finds_prompts_that_change_by_themselves(settings: Any) -> None:
-    settings.CONVMEMORY = {"default": {"CHAT_MODEL": EXTRACTIVE, "PROMPTS": {"BACKEND": "tests.test_checks.Random"}}}
+@pytest.mark.parametrize(
+    ("prompts", "why"),
+    [
+        (Outdated, "wrote no usable request for a sample conversation: KeyError: 'turns'"),
+        (Random, "Two requests for the same sample differ"),
+    ],
+)
+def test_convmemory_e012_says_what_went_wrong_with_the_sample(settings: Any, prompts: type[Any], why: str) -> None:
+    settings.CONVMEMORY = {
+        "default": {"CHAT_MODEL": EXTRACTIVE, "PROMPTS": {"BACKEND": f"{__name__}.{prompts.__name__}"}}
+    }
     (problem,) = conf.problems()
     assert problem.id == "convmemory.E012"
-    assert "Two requests for the same sample differ" in problem.message
+    assert problem.message.startswith('CONVMEMORY["default"]["PROMPTS"]')
+    assert why in problem.message
 
 
 @pytest.mark.parametrize(

@@ -134,30 +134,6 @@ def test_a_deleted_session_takes_the_run_with_it() -> None:
     assert [(attempt.session_id, attempt.outcome) for attempt in models.Attempt.objects.all()] == [(None, "dropped")]
 
 
-def test_while_a_lease_stands_nobody_else_calls_a_model() -> None:
-    other: list[str] = []
-    memory = build(MarkerModel(lambda request: other.append(memory.compact("s"))))
-    talk(memory, 10)
-    assert memory.compact("s") == "published"
-    assert other == ["busy"]
-    assert outcomes() == ["published"]
-
-
-def test_who_slept_through_the_lease_cannot_publish() -> None:
-    def sleep_and_be_overtaken(request: ChatRequest) -> None:
-        model.meanwhile = lambda request: None
-        models.Session.objects.update(lease_expires_at=Clock(-1))
-        assert memory.compact("s") == "published"
-
-    model = MarkerModel(sleep_and_be_overtaken)
-    memory = build(model)
-    talk(memory, 10)
-    assert memory.compact("s") == "not_due"
-    assert len(versions()) == 1
-    assert outcomes() == ["published", "dropped"]
-    assert not session().lease_token
-
-
 def test_a_session_whose_first_worker_is_killed_waits_only_for_the_end_of_the_lease() -> None:
     waits: list[float] = []
 

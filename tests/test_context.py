@@ -154,12 +154,6 @@ def test_a_single_system_message_is_merged_with_nothing() -> None:
     assert context.to_openai() == [{"role": "system", "content": "Be brief.", "name": "site"}]
 
 
-def test_the_prompt_of_an_unknown_session_is_merged_as_the_option_says() -> None:
-    developer = {"role": "developer", "content": "Be brief."}
-    context = put_together(None, system=developer, options=Options(roles="one_system"))
-    assert context.to_openai() == [{"role": "system", "content": "Be brief."}]
-
-
 def test_the_prefix_of_the_summary_is_an_option() -> None:
     context = put_together(snapshot(CHAT, folded=2), options=Options(summary_prefix="So far: "))
     assert ("summary", "So far: They spoke of Rust.") in parts(context)

@@ -14,6 +14,7 @@ from django.test.utils import CaptureQueriesContext
 from django_convmemory import exceptions, models
 from django_convmemory.maintenance import integrity
 from django_convmemory.messages import ChatMessage
+from django_convmemory.operations.handles import ConversationMemory
 from django_convmemory.store.orm import ORMStore
 from tests.conversations import call
 from tests.folding import MarkerModel, build, covered, session, talk, versions
@@ -23,6 +24,11 @@ from tests.test_redaction import SECRET, Parrot, dump, secretive
 pytestmark = [pytest.mark.django_db, pytest.mark.vendors]
 
 
+@pytest.fixture
+def memory() -> ConversationMemory:
+    return build(MarkerModel())
+
+
 def whole() -> None:
     assert list(integrity.check(models.Session.objects.all())) == []
 
@@ -30,8 +36,7 @@ def whole() -> None:
 # Truncating.
 
 
-def test_regenerating_into_a_folded_range_falls_back_to_the_summary_before_it() -> None:
-    memory = build(MarkerModel())
+def test_regenerating_into_a_folded_range_falls_back_to_the_summary_before_it(memory: ConversationMemory) -> None:
     for _ in range(4):
         talk(memory, 10)
         memory.compact("s")
@@ -63,8 +68,7 @@ def test_nothing_of_what_was_truncated_is_left_in_the_database() -> None:
     whole()
 
 
-def test_a_stale_revision_is_refused_so_that_a_retry_deletes_no_newer_reply() -> None:
-    memory = build(MarkerModel())
+def test_a_stale_revision_is_refused_so_that_a_retry_deletes_no_newer_reply(memory: ConversationMemory) -> None:
     talk(memory, 4)
     revision = memory.load("s").revision
     assert memory.truncate("s", 2, revision) == 2
@@ -75,8 +79,7 @@ def test_a_stale_revision_is_refused_so_that_a_retry_deletes_no_newer_reply() ->
 
 
 @pytest.mark.parametrize("after", [1, 2, 3])
-def test_truncating_inside_of_an_exchange_opens_it_again(after: int) -> None:
-    memory = build(MarkerModel())
+def test_truncating_inside_of_an_exchange_opens_it_again(after: int, memory: ConversationMemory) -> None:
     memory.append("s", ChatMessage.ai(tool_calls=[call("a"), call("b")]))
     memory.append("s", ChatMessage.tool("one", "a"), ChatMessage.tool("two", "b"), ChatMessage.human("thanks"))
     memory.truncate("s", after)
@@ -112,8 +115,7 @@ def test_a_call_without_a_result_is_not_left_folded_where_the_conversation_is_cu
 # Copying.
 
 
-def test_a_copy_goes_on_by_itself() -> None:
-    memory = build(MarkerModel())
+def test_a_copy_goes_on_by_itself(memory: ConversationMemory) -> None:
     talk(memory, 12)
     memory.compact("s")
     copy = memory.fork("s", 11, key="copy")
@@ -201,9 +203,8 @@ def test_erasing_is_of_one_memory() -> None:
     assert models.Session.objects.get().alias == "default"
 
 
-def test_a_visitors_sessions_become_the_users_and_no_key_is_lost() -> None:
+def test_a_visitors_sessions_become_the_users_and_no_key_is_lost(memory: ConversationMemory) -> None:
     ann = get_user_model().objects.create(username="ann")
-    memory = build(MarkerModel())
     memory.session("main", owner=ann).append(ChatMessage.human("as ann"))
     for key in ("main", "k" * 255):
         memory.session(key, visitor="v").append(ChatMessage.human(f"as a visitor, {key[:4]}"))
@@ -223,8 +224,7 @@ def test_a_visitors_sessions_become_the_users_and_no_key_is_lost() -> None:
     ("name", "arguments"),
     [("truncate", (-1,)), ("truncate", ("3",)), ("truncate", (1, "x")), ("redact", (0,)), ("redact", (True,))],
 )
-def test_a_number_that_is_none_is_refused(name: str, arguments: tuple[Any, ...]) -> None:
-    memory = build(MarkerModel())
+def test_a_number_that_is_none_is_refused(name: str, arguments: tuple[Any, ...], memory: ConversationMemory) -> None:
     with pytest.raises(exceptions.InvalidArgument, match="must be a whole number"):
         getattr(memory, name)("s", *arguments)
     with pytest.raises(ValueError, match="limit"):

@@ -22,12 +22,18 @@ from django_convmemory.scheduling import NullScheduler
 from django_convmemory.store.orm import ORMStore
 from tests.conversations import call
 
+pytestmark = pytest.mark.django_db
+
 
 def memory() -> ConversationSummaryBufferMemory:
     return ConversationSummaryBufferMemory(ORMStore(), ScriptedChatModel([]), 200, scheduler=NullScheduler())
 
 
-@pytest.mark.django_db
+@pytest.fixture
+def chat() -> ConversationSummaryBufferMemory:
+    return memory()
+
+
 @pytest.mark.parametrize("depth", [60, 61, 62, 63])
 def test_what_is_nested_as_deep_as_allowed_can_be_loaded(depth: int) -> None:
     value: Any = "deep"
@@ -38,10 +44,8 @@ def test_what_is_nested_as_deep_as_allowed_can_be_loaded(depth: int) -> None:
     assert chat.load("s")[0].to_openai()["extra_field"] == value
 
 
-@pytest.mark.django_db
 @pytest.mark.parametrize("count", [8, 9, 27, 300])
-def test_many_parallel_results_are_stored_in_one_append(count: int) -> None:
-    chat = memory()
+def test_many_parallel_results_are_stored_in_one_append(count: int, chat: ConversationSummaryBufferMemory) -> None:
     chat.append("s", ChatMessage.ai(tool_calls=[call(f"c{number}") for number in range(count)]))
     results = [ChatMessage.tool("done", f"c{number}") for number in range(count)]
     with pytest.raises(exceptions.ToolResultRefused, match="'c300'"):
@@ -52,16 +56,13 @@ def test_many_parallel_results_are_stored_in_one_append(count: int) -> None:
     assert (row.open_calls, row.newest_position) == ("", count + 2)
 
 
-@pytest.mark.django_db
-def test_a_refusal_is_about_the_result_that_was_refused() -> None:
-    chat = memory()
+def test_a_refusal_is_about_the_result_that_was_refused(chat: ConversationSummaryBufferMemory) -> None:
     chat.append("s", ChatMessage.ai(tool_calls=[call("c0"), call("c1")]))
     with CaptureQueriesContext(connection) as queries, pytest.raises(exceptions.ToolResultRefused, match="'zzz'"):
         chat.append("s", ChatMessage.tool("done", "c0"), *[ChatMessage.tool("done", "zzz")] * 7)
     assert len(queries) < 8
 
 
-@pytest.mark.django_db
 def test_an_owner_is_a_user_who_is_saved() -> None:
     user = get_user_model()
     ann = user.objects.create(username="ann")
@@ -83,7 +84,6 @@ def test_a_user_who_is_gone_owns_no_session() -> None:
     assert not models.Session.objects.exists()
 
 
-@pytest.mark.django_db
 @pytest.mark.parametrize("scope", [{"visitor": None}, {"owner": None}, {"owner": None, "visitor": None}])
 def test_a_scope_that_turns_out_to_be_none_is_not_everybodys(scope: dict[str, None]) -> None:
     with pytest.raises(exceptions.InvalidSession, match="pass neither"):
@@ -95,18 +95,14 @@ class Word(str, enum.Enum):  # noqa: UP042  formats as Word.MAIN
     MAIN = "main"
 
 
-@pytest.mark.django_db
-def test_texts_of_an_enumeration_are_the_texts_that_they_equal() -> None:
-    chat = memory()
+def test_texts_of_an_enumeration_are_the_texts_that_they_equal(chat: ConversationSummaryBufferMemory) -> None:
     chat.append(Word.MAIN, ChatMessage.human(Word.MAIN, name=Word.MAIN, metadata={Word.MAIN: Word.MAIN}))
     row = models.Message.objects.get()
     assert (row.content, row.wire, row.metadata) == ("main", {"name": "main"}, {"main": "main"})
     assert len(chat.load("main")) == len(chat.load(models.Session.objects.get())) == 1
 
 
-@pytest.mark.django_db
-def test_texts_are_told_apart_whatever_the_collation() -> None:
-    chat = memory()
+def test_texts_are_told_apart_whatever_the_collation(chat: ConversationSummaryBufferMemory) -> None:
     visitors = ["abc123", "ABC123", "abc123 ", "äbc123"]
     for visitor in visitors:
         chat.session("main", visitor=visitor).append(ChatMessage.human(visitor))
@@ -117,9 +113,7 @@ def test_texts_are_told_apart_whatever_the_collation() -> None:
     assert models.Session.objects.filter(alias="Default").count() == 0
 
 
-@pytest.mark.django_db
-def test_a_large_batch_of_large_messages_is_stored() -> None:
-    chat = memory()
+def test_a_large_batch_of_large_messages_is_stored(chat: ConversationSummaryBufferMemory) -> None:
     texts = ["'" * 3_000_000, '"' * 3_000_000, "\\" * 3_000_000, "ü" * 1_500_000]
     chat.append("s", *map(ChatMessage.human, texts))
     assert [message.text for message in chat.load("s", max_tokens=10**9)] == texts
@@ -133,7 +127,6 @@ def test_everything_in_a_message_counts_towards_its_size(field: str) -> None:
         chat.append("s", ChatMessage.ai("hi", **large[field]), usage={"note": "n" * 2000} if field == "usage" else None)
 
 
-@pytest.mark.django_db
 @pytest.mark.parametrize(
     ("character", "size"), [("x", 1), ("é", 2), ("猫", 3), ("🐈", 4)], ids=["1 byte", "2 bytes", "3 bytes", "4 bytes"]
 )
@@ -145,7 +138,6 @@ def test_the_size_of_a_text_is_that_of_its_bytes(character: str, size: int) -> N
     assert len(chat.history("s")) == 1
 
 
-@pytest.mark.django_db
 @pytest.mark.parametrize(
     "message",
     [
@@ -165,9 +157,7 @@ def test_the_size_of_any_other_message_is_that_of_the_bytes_of_its_json(message:
         ConversationBufferMemory(ORMStore(), max_message_bytes=size - 1).append("s", message)
 
 
-@pytest.mark.django_db
-def test_a_time_of_another_zone_is_the_same_moment() -> None:
-    chat = memory()
+def test_a_time_of_another_zone_is_the_same_moment(chat: ConversationSummaryBufferMemory) -> None:
     moment = dt.datetime(2024, 2, 29, 12, tzinfo=dt.timezone(dt.timedelta(hours=2)))
     chat.append("s", ChatMessage.human("hello"), created_at=moment)
     assert chat.history("s")[0].created_at == moment
@@ -181,9 +171,7 @@ def test_a_time_of_another_zone_is_the_same_moment() -> None:
     assert len(chat.history("s")) == 1
 
 
-@pytest.mark.django_db
-def test_each_message_has_a_time_of_its_own() -> None:
-    chat = memory()
+def test_each_message_has_a_time_of_its_own(chat: ConversationSummaryBufferMemory) -> None:
     times = [dt.datetime(2024, 2, day, tzinfo=dt.UTC) for day in (1, 2)]
     chat.append("s", *[ChatMessage.human("hello")] * 3, created_at=[*times, None])
     first, second, now = (stored.created_at for stored in chat.history("s"))

@@ -8,7 +8,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from django.contrib.auth import get_user_model
@@ -28,9 +28,6 @@ from tests import processes
 from tests.folding import MarkerModel, build
 from tests.test_changes_at_once import InThread
 
-if TYPE_CHECKING:
-    from pytest_django import Settings
-
 pytestmark = [pytest.mark.django_db, pytest.mark.vendors]
 
 QUESTION = ChatMessage.human("Where do we eat?")
@@ -39,6 +36,11 @@ QUESTION = ChatMessage.human("Where do we eat?")
 @pytest.fixture
 def memory() -> ConversationSummaryBufferMemory:
     return build(MarkerModel(), 10**6)
+
+
+@pytest.fixture
+def chat(memory: ConversationSummaryBufferMemory) -> SessionHandle:
+    return memory.session("s")
 
 
 # Keys of appends.
@@ -140,7 +142,7 @@ def test_pruning_deletes_the_keys_that_are_forgotten() -> None:
     assert memory.append("c", QUESTION, idempotency_key="k").replayed
 
 
-def test_a_retry_is_recognized_after_a_change_of_the_secret_key(settings: Settings) -> None:
+def test_a_retry_is_recognized_after_a_change_of_the_secret_key(settings: Any) -> None:
     memory = build(MarkerModel(), 10**6)
     memory.append("s", QUESTION, idempotency_key="k")
     content = models.UsedKey.objects.get().content
@@ -181,9 +183,8 @@ def test_a_retry_in_a_damaged_session_is_refused(memory: ConversationSummaryBuff
     [("commit", QUESTION.text), ("commit", "other"), ("rollback", "other"), ("clear", QUESTION.text)],
 )
 def test_an_append_waits_for_another_with_its_key(
-    memory: ConversationSummaryBufferMemory, session: str, ends: str, text: str
+    memory: ConversationSummaryBufferMemory, session: str, ends: str, text: str, chat: SessionHandle
 ) -> None:
-    chat = memory.session("s")
     if session == "there":
         chat.append(ChatMessage.human("hello"))
     with transaction.atomic():
@@ -317,9 +318,8 @@ def test_feedback_changes_the_details_and_not_the_messages(memory: ConversationS
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("operation", ["create", "fork", "replace", "append"])
 def test_requests_with_one_key_at_the_same_time_are_carried_out_once(
-    memory: ConversationSummaryBufferMemory, operation: str
+    memory: ConversationSummaryBufferMemory, operation: str, chat: SessionHandle
 ) -> None:
-    chat = memory.session("s")
     chat.append(QUESTION, ChatMessage.ai("Nowhere."))
     revision = models.Session.objects.get().revision
     reply = ChatMessage.ai("In Alfama.")

@@ -15,7 +15,7 @@ from django.db import connection
 from django_convmemory import models
 from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.messages import ChatMessage
-from django_convmemory.operations.handles import SessionHandle
+from django_convmemory.operations.handles import ConversationMemory, SessionHandle
 from django_convmemory.rules import segments
 from django_convmemory.rules.segments import MOST_UNINDEXED, Unindexed
 from django_convmemory.search import indexing
@@ -47,8 +47,12 @@ from tests.test_what_is_read import CONTROL, statements
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.vendors]
 
 
-def test_everything_is_indexed_also_an_exchange_that_goes_on() -> None:
-    memory = build()
+@pytest.fixture
+def memory() -> ConversationMemory:
+    return build()
+
+
+def test_everything_is_indexed_also_an_exchange_that_goes_on(memory: ConversationMemory) -> None:
     say(memory, 300)
     memory.append("s", ChatMessage.ai(tool_calls=[call("c1"), call("c2")]), ChatMessage.tool("done", "c1"))
     assert index_all() == indexed() == 302
@@ -61,16 +65,14 @@ def test_everything_is_indexed_also_an_exchange_that_goes_on() -> None:
     assert is_whole()
 
 
-def test_messages_that_come_one_by_one_give_the_same_segments_as_all_at_once() -> None:
-    memory = build()
+def test_messages_that_come_one_by_one_give_the_same_segments_as_all_at_once(memory: ConversationMemory) -> None:
     for number in range(150):
         say(memory, 2, text=f"heron {number} {{}}")
         assert index(limit=3) == 2
     assert stored() == expected(memory, 300)
 
 
-def test_a_sitting_begins_after_an_hour_also_at_the_end_of_what_was_indexed() -> None:
-    memory = build()
+def test_a_sitting_begins_after_an_hour_also_at_the_end_of_what_was_indexed(memory: ConversationMemory) -> None:
     times = [dt.datetime(2026, 3, 1, hour, tzinfo=dt.UTC) for hour in (8, 9, 12)]
     times = [times[0], times[0], times[1] - dt.timedelta(minutes=1), times[2], times[2], times[2]]
     for number, created_at in enumerate(times):
@@ -80,8 +82,7 @@ def test_a_sitting_begins_after_an_hour_also_at_the_end_of_what_was_indexed() ->
     assert stored() == segments_of([f"heron {number}" for number in range(6)], {1, 4})
 
 
-def test_pinned_messages_and_reasoning_are_passed_over() -> None:
-    memory = build()
+def test_pinned_messages_and_reasoning_are_passed_over(memory: ConversationMemory) -> None:
     memory.append("s", ChatMessage.system(SECRET), ChatMessage("assistant", SECRET, kind="reasoning"))
     say(memory, 3)
     assert index_all() == 5
@@ -89,8 +90,7 @@ def test_pinned_messages_and_reasoning_are_passed_over() -> None:
     assert stored() == expected(memory, 5)
 
 
-def test_a_session_without_messages_or_without_a_row_has_nothing_to_index() -> None:
-    memory = build()
+def test_a_session_without_messages_or_without_a_row_has_nothing_to_index(memory: ConversationMemory) -> None:
     memory.create("s")
     assert index() == 0
     assert indexing.index(memory.store, 10**6) == (0, False)
@@ -119,8 +119,7 @@ SCRIPTS = (
 )
 
 
-def test_segments_of_64_kilobytes_in_many_scripts_are_stored_and_read_as_they_are() -> None:
-    memory = build()
+def test_segments_of_64_kilobytes_in_many_scripts_are_stored_and_read_as_they_are(memory: ConversationMemory) -> None:
     randomly = random.Random(3)
     letters = "".join(SCRIPTS).replace(" ", "") + "𠀀𠀁𠮷😀"
     for number in range(120):
@@ -146,9 +145,8 @@ def test_a_damaged_index_is_left_alone_and_a_warning_names_the_repair(caplog: py
 
 @pytest.mark.parametrize("damage", ["no text of a segment", "an end that is behind"])
 def test_a_damaged_index_does_not_keep_the_other_sessions_from_being_found(
-    damage: str, caplog: pytest.LogCaptureFixture
+    damage: str, caplog: pytest.LogCaptureFixture, memory: ConversationMemory
 ) -> None:
-    memory = build()
     for key in ("damaged", "sound"):
         chat = memory.session(key, visitor="v")
         chat.append(*[ChatMessage.human(f"heron {number}") for number in range(5)])
@@ -168,9 +166,8 @@ def test_a_damaged_index_does_not_keep_the_other_sessions_from_being_found(
 
 
 def test_an_index_that_another_process_has_just_begun_is_not_damaged(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, memory: ConversationMemory
 ) -> None:
-    memory = build()
     say(memory, 20)
     session_statement = index_rows._session
 
@@ -229,8 +226,7 @@ def test_a_run_indexes_for_thirty_seconds_and_the_next_one_goes_on(monkeypatch: 
 # What a search reads.
 
 
-def test_a_search_reads_the_newest_messages_that_are_not_indexed() -> None:
-    memory = build()
+def test_a_search_reads_the_newest_messages_that_are_not_indexed(memory: ConversationMemory) -> None:
     say(memory, 700)
     session = read()
     assert not session.complete
@@ -248,8 +244,7 @@ def test_a_search_reads_the_newest_messages_that_are_not_indexed() -> None:
 
 
 @pytest.mark.parametrize("before", [1, 2, 100, 128, 129, 130, 200, 300, 301, 10**12])
-def test_a_search_before_a_position_reads_nothing_from_there_on(before: int) -> None:
-    memory = build()
+def test_a_search_before_a_position_reads_nothing_from_there_on(before: int, memory: ConversationMemory) -> None:
     say(memory, 300)
     index(limit=200)
     session = read(before=before)
@@ -263,8 +258,7 @@ def test_only_the_newest_before_the_position_are_read_if_they_are_not_indexed() 
     assert (session.segments[0].first, session.segments[-1].last, session.complete) == (139, 650, False)
 
 
-def test_another_epoch_and_another_row_are_not_read() -> None:
-    memory = build()
+def test_another_epoch_and_another_row_are_not_read(memory: ConversationMemory) -> None:
     say(memory, 3)
     row = models.Session.objects.get()
     store = memory.store
@@ -277,8 +271,7 @@ def test_another_epoch_and_another_row_are_not_read() -> None:
     assert searchable(store, row.session_name) is None
 
 
-def test_the_sessions_of_a_person_are_read_as_far_as_the_bound_reaches() -> None:
-    memory = build()
+def test_the_sessions_of_a_person_are_read_as_far_as_the_bound_reaches(memory: ConversationMemory) -> None:
     user = get_user_model().objects.create(username="ann")
     for key, count in (("a", 30), ("b", 20), ("c", 10)):
         chat = memory.session(key, owner=user)
@@ -303,8 +296,7 @@ def test_the_sessions_of_a_person_are_read_as_far_as_the_bound_reaches() -> None
     assert searchable_of(memory.store, visitor="nobody") == []
 
 
-def test_of_all_sessions_512_messages_are_read_that_are_not_indexed() -> None:
-    memory = build()
+def test_of_all_sessions_512_messages_are_read_that_are_not_indexed(memory: ConversationMemory) -> None:
     for key, count in (("old", 100), ("middle", 300), ("new", 300)):
         memory.session(key, visitor="v").append(*[ChatMessage.human(f"heron {number}") for number in range(count)])
     index("old", limit=90)
@@ -346,9 +338,8 @@ CHANGES: dict[str, tuple[int, Callable[[SessionHandle], Any]]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_was_changed_between_the_two_statements_is_read_as_it_is_then(
-    change: str, monkeypatch: pytest.MonkeyPatch
+    change: str, monkeypatch: pytest.MonkeyPatch, memory: ConversationMemory
 ) -> None:
-    memory = build()
     chat = memory.session("s", visitor="v")
     say(memory, 300, chat)
     index(limit=200)
@@ -367,8 +358,7 @@ def test_a_session_that_was_deleted_between_the_two_statements_is_not_read(monke
     assert searchable_of(memory.store, visitor="v") == []
 
 
-def test_messages_are_read_by_their_places_unless_the_session_has_changed() -> None:
-    memory = build()
+def test_messages_are_read_by_their_places_unless_the_session_has_changed(memory: ConversationMemory) -> None:
     say(memory, 5, "a")
     say(memory, 5, "b")
     memory.redact("b", 2)
@@ -405,9 +395,8 @@ def test_the_number_of_statements_does_not_depend_on_the_history() -> None:
     assert is_whole_index()
 
 
-def test_the_transaction_of_the_index_returns_no_text() -> None:
+def test_the_transaction_of_the_index_returns_no_text(memory: ConversationMemory) -> None:
     """A database keeps its locks while it sends a long answer to a process that is stopped."""
-    memory = build()
     say(memory, 100)
     index_all()
     say(memory, 100)
@@ -444,8 +433,7 @@ def test_a_memory_that_folds_nothing_becomes_due_at_256_messages_that_are_not_in
     assert is_whole()
 
 
-def test_an_edit_that_leaves_much_unindexed_marks_the_session() -> None:
-    memory = build()
+def test_an_edit_that_leaves_much_unindexed_marks_the_session(memory: ConversationMemory) -> None:
     say(memory, 400)
     index_all()
     models.Session.objects.update(due_since=None)

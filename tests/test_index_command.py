@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable
 from io import StringIO
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pytest
 from django.core.management import call_command
@@ -18,9 +18,6 @@ from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.search import indexing
 from django_convmemory.store.orm import ORMStore
-
-if TYPE_CHECKING:
-    from pytest_django import Settings
 
 pytestmark = pytest.mark.django_db
 
@@ -35,7 +32,7 @@ def index(*arguments: str) -> str:
 
 
 @pytest.fixture(autouse=True)
-def aliases(settings: Settings) -> None:
+def aliases(settings: Any) -> None:
     """Three memories with the sessions ``long`` and ``short``: 300 and 3 messages. The third one is not indexed."""
     convmemory = settings.CONVMEMORY
     settings.CONVMEMORY = {**convmemory, "window": WINDOW, "off": WITHOUT_INDEX}

@@ -45,8 +45,12 @@ from tests.test_changes_at_once import InThread, beside
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def test_a_redacted_message_leaves_no_word_in_the_index_of_its_session_and_of_forks() -> None:
-    memory = build()
+@pytest.fixture
+def memory() -> ConversationMemory:
+    return build()
+
+
+def test_a_redacted_message_leaves_no_word_in_the_index_of_its_session_and_of_forks(memory: ConversationMemory) -> None:
     say(memory, 200)
     memory.append("s", ChatMessage.human(f"A {SECRET} sang."))
     say(memory, 20)
@@ -63,8 +67,7 @@ def test_a_redacted_message_leaves_no_word_in_the_index_of_its_session_and_of_fo
     assert is_whole()
 
 
-def test_a_message_that_is_redacted_before_it_is_indexed_is_indexed_without_words() -> None:
-    memory = build()
+def test_a_message_that_is_redacted_before_it_is_indexed_is_indexed_without_words(memory: ConversationMemory) -> None:
     say(memory, 3, text=f"{SECRET} {{}}")
     memory.redact("s", 1)
     assert index_all() == 3
@@ -76,8 +79,7 @@ def test_a_message_that_is_redacted_before_it_is_indexed_is_indexed_without_word
 
 
 @pytest.mark.parametrize("after", [0, 1, 100, 127, 128, 129, 255, 256, 300, 350, 399])
-def test_truncation_trims_the_index(after: int) -> None:
-    memory = build()
+def test_truncation_trims_the_index(after: int, memory: ConversationMemory) -> None:
     say(memory, 400)
     index(limit=350)
     memory.truncate("s", after)
@@ -90,8 +92,7 @@ def test_truncation_trims_the_index(after: int) -> None:
 
 
 @pytest.mark.parametrize("at", [0, 1, 128, 129, 300, 350, 400])
-def test_a_fork_has_the_index_of_what_it_copies(at: int) -> None:
-    memory = build()
+def test_a_fork_has_the_index_of_what_it_copies(at: int, memory: ConversationMemory) -> None:
     say(memory, 400)
     index(limit=350)
     memory.fork("s", at, key="copy")
@@ -114,8 +115,7 @@ def ann() -> Any:
 
 
 @pytest.mark.parametrize("deletion", DELETIONS)
-def test_a_deletion_removes_the_index(deletion: str) -> None:
-    memory = build()
+def test_a_deletion_removes_the_index(deletion: str, memory: ConversationMemory) -> None:
     user = get_user_model().objects.create(username="ann")
     memory.session("s", owner=user).append(*[ChatMessage.human(f"{SECRET} {number}") for number in range(200)])
     say(memory, 10, "another")
@@ -127,8 +127,7 @@ def test_a_deletion_removes_the_index(deletion: str) -> None:
     assert is_whole()
 
 
-def test_a_visitors_index_stays_when_the_visitor_logs_in() -> None:
-    memory = build()
+def test_a_visitors_index_stays_when_the_visitor_logs_in(memory: ConversationMemory) -> None:
     user = get_user_model().objects.create(username="ann")
     memory.session("s", visitor="v").append(*[ChatMessage.human(f"heron {number}") for number in range(20)])
     index_all()
@@ -139,8 +138,7 @@ def test_a_visitors_index_stays_when_the_visitor_logs_in() -> None:
     assert session.complete
 
 
-def test_a_recount_leaves_the_index() -> None:
-    memory = build()
+def test_a_recount_leaves_the_index(memory: ConversationMemory) -> None:
     say(memory, 20)
     index_all()
     before = stored()
@@ -208,8 +206,7 @@ def test_indexing_waits_for_an_edit_and_then_indexes_what_is_left(edit: str, bef
 
 @beside
 @pytest.mark.parametrize("before", [0, 20])
-def test_a_redaction_waits_for_the_index_and_then_finds_the_words(before: int) -> None:
-    memory = build()
+def test_a_redaction_waits_for_the_index_and_then_finds_the_words(before: int, memory: ConversationMemory) -> None:
     say(memory, 29)
     memory.append("s", ChatMessage.human(SECRET))
     say(memory, 30)
@@ -267,8 +264,7 @@ def test_two_processes_that_index_a_session_write_each_message_once(monkeypatch:
     assert is_whole()
 
 
-def test_whatever_happens_at_the_same_time_the_index_is_that_of_the_messages() -> None:
-    memory = build()
+def test_whatever_happens_at_the_same_time_the_index_is_that_of_the_messages(memory: ConversationMemory) -> None:
     say(memory, 100)
     ended = threading.Event()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from celery.signals import before_task_publish
@@ -13,9 +13,6 @@ from celery.signals import before_task_publish
 from django_convmemory import observers, tasks
 from django_convmemory.observers import Observer, Run
 from tests.projects import Project, append_until_due, configured
-
-if TYPE_CHECKING:
-    from pytest_django import Settings
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -49,7 +46,7 @@ def published(site: Project) -> Any:
     return site.take().headers
 
 
-def test_the_thread_that_sends_has_the_context_of_the_request(local_site: Project, settings: Settings) -> None:
+def test_the_thread_that_sends_has_the_context_of_the_request(local_site: Project, settings: Any) -> None:
     memory = configured(settings, local_site)
     seen: list[str] = []
 
@@ -67,9 +64,7 @@ def test_the_thread_that_sends_has_the_context_of_the_request(local_site: Projec
     assert seen == ["mine"]
 
 
-def test_the_fold_of_an_append_is_told_what_observers_send(
-    local_site: Project, settings: Settings, naming: Naming
-) -> None:
+def test_the_fold_of_an_append_is_told_what_observers_send(local_site: Project, settings: Any, naming: Naming) -> None:
     memory = configured(settings, local_site)
     token = REQUEST.set("mine")
     try:
@@ -86,7 +81,7 @@ def test_the_fold_of_an_append_is_told_what_observers_send(
     assert naming.origins == [{"request": "mine"}]
 
 
-def test_the_task_of_a_sweep_carries_nothing(local_site: Project, settings: Settings, naming: Naming) -> None:
+def test_the_task_of_a_sweep_carries_nothing(local_site: Project, settings: Any, naming: Naming) -> None:
     memory = configured(settings, None)
     append_until_due(memory)
     list(tasks.send_due(configured(settings, local_site), limit=10, queued_for=0))
@@ -94,6 +89,6 @@ def test_the_task_of_a_sweep_carries_nothing(local_site: Project, settings: Sett
     assert "convmemory_origin" not in published(local_site)
 
 
-def test_without_an_observer_a_task_carries_nothing(local_site: Project, settings: Settings) -> None:
+def test_without_an_observer_a_task_carries_nothing(local_site: Project, settings: Any) -> None:
     append_until_due(configured(settings, local_site))
     assert "convmemory_origin" not in published(local_site)

@@ -252,7 +252,11 @@ def test_a_probe_that_made_no_call_leaves_it_to_another() -> None:
         assert other.not_probed(ENDED.paused_until) == other
 
 
-def test_a_probe_that_found_nothing_out_leaves_a_shorter_pause() -> None:
+def test_a_probe_that_fails_makes_the_pause_longer_and_one_that_found_nothing_out_shorter() -> None:
+    failed = fail(PROBED, 1, probe=True)
+    assert failed.failures == 4
+    assert 40 <= left(failed) <= 50
+
     rejected = fail(later(PROBED, 10.0), 1, error=REJECTED, probe=True)
     assert 20 <= left(rejected) <= 25
     assert rejected.silent_seconds == 36.0
@@ -275,13 +279,6 @@ def test_a_call_from_before_the_pause_does_not_shorten_the_time_of_a_probe(error
     for until in (None, ENDED.paused_until):
         pause = later(PROBED, 10.0).failed(error, 4, text="", counts=True, probe_until=until)
         assert pause.paused_until == PROBED.paused_until
-
-
-def test_a_probe_that_fails_makes_the_pause_longer() -> None:
-    pause = fail(PROBED, 1, probe=True)
-
-    assert pause.failures == 4
-    assert 40 <= left(pause) <= 50
 
 
 def test_an_answer_ends_the_pause_and_forgets_the_failures() -> None:
@@ -512,14 +509,6 @@ def test_what_is_called_after_a_commit_does_not_hold_the_lock_of_the_store_in_me
     assert not other.is_alive()
 
 
-def test_time_passes_for_a_pause(kept: Kept) -> None:
-    kept.pause(seconds=20.0)
-    assert kept.state.paused
-    kept.skip(21.0)
-    assert not kept.state.paused
-    assert kept.state.silent_seconds == pytest.approx(21.0, abs=5.0)
-
-
 @pytest.mark.parametrize("fallback", [False, True])
 def test_whether_another_session_was_folded_meanwhile(fallback: bool, kept: Kept) -> None:
     """What the fallback has folded says nothing about the alias's own model, whether or not it is to be made again."""
@@ -676,6 +665,19 @@ def compact(memory: ConversationMemory, *keys: str) -> list[str]:
     return results
 
 
+@pytest.fixture
+def outage() -> Outage:
+    return Outage()
+
+
+@pytest.fixture
+def memory(outage: Outage, db: None) -> ConversationMemory:
+    """A memory that is paused since its three sessions were tried."""
+    memory = memory_with(outage, *"abc")
+    compact(memory, *"abc")
+    return memory
+
+
 def seconds_left(memory: ConversationMemory) -> float:
     return left(memory.pause)
 
@@ -700,7 +702,6 @@ def test_the_third_failing_session_begins_a_pause() -> None:
     assert (session("d").attempts, session("d").last_error) == (0, "")
 
 
-@pytest.mark.django_db
 @pytest.mark.parametrize(
     "answer",
     [
@@ -711,10 +712,7 @@ def test_the_third_failing_session_begins_a_pause() -> None:
     ],
     ids=["a summary", "a refusal", "a bad text", "too long"],
 )
-def test_any_answer_ends_it(answer: Exception | None) -> None:
-    outage = Outage()
-    memory = memory_with(outage, *"abc")
-    compact(memory, *"abc")
+def test_any_answer_ends_it(answer: Exception | None, outage: Outage, memory: ConversationMemory) -> None:
     end_pause()
     outage.error = answer
 
@@ -724,19 +722,9 @@ def test_any_answer_ends_it(answer: Exception | None) -> None:
     assert not memory.pause.until_answered
     assert memory.pause.failures == 0
     outage.error = None
-    assert compact(memory, "b", "c") == ["published", "published"]
-
-
-@pytest.mark.django_db
-def test_only_the_first_answer_is_a_recovery() -> None:
-    outage = Outage()
-    memory = memory_with(outage, *"abc")
-    compact(memory, *"abc")
-    end_pause()
-    outage.error = None
-
-    models.Session.objects.update(next_attempt_at=None)
-    assert [memory.compact_id(session(key).pk).recovered for key in "abc"] == [True, False, False]
+    # Only the first answer is a recovery.
+    results = [memory.compact_id(session(key).pk) for key in "bc"]
+    assert [(result.outcome, result.recovered) for result in results] == [("published", False)] * 2
 
 
 @pytest.mark.django_db
@@ -809,11 +797,7 @@ def test_failures_of_the_fallback_do_not_count() -> None:
     assert (memory.pause.failures, memory.pause.until_answered) == (0, False)
 
 
-@pytest.mark.django_db
-def test_asked_waits_for_the_pause_and_despite_pause_does_not() -> None:
-    outage = Outage()
-    memory = memory_with(outage, *"abc")
-    compact(memory, *"abc")
+def test_asked_waits_for_the_pause_and_despite_pause_does_not(outage: Outage, memory: ConversationMemory) -> None:
     outage.error = None
 
     assert memory.compact("a") == "stalled"
@@ -874,35 +858,20 @@ def test_after_a_pause_the_sweep_sends_the_session_with_the_fewest_attempts() ->
     assert order == ["e", "d", "a", "b", "c"]
 
 
-@pytest.mark.django_db
-def test_a_probe_whose_session_is_not_due_leaves_the_probe_to_another() -> None:
-    outage = Outage()
-    memory = memory_with(outage, *"abc")
-    compact(memory, *"abc")
+def test_a_probe_whose_session_is_not_due_or_busy_leaves_the_probe_to_another(
+    outage: Outage, memory: ConversationMemory
+) -> None:
     talk(memory, 1, key="short")
-    end_pause()
-    outage.error = None
-
-    assert compact(memory, "short", "a") == ["not_due", "published"]
-
-
-@pytest.mark.django_db
-def test_a_probe_whose_session_is_busy_leaves_the_probe_to_another() -> None:
-    outage = Outage()
-    memory = memory_with(outage, *"abc")
-    compact(memory, *"abc")
     models.Session.objects.filter(key="b").update(lease_token="x", lease_expires_at=Clock(60))
     end_pause()
     outage.error = None
 
-    assert compact(memory, "b", "a") == ["busy", "published"]
+    assert compact(memory, "short", "b", "a") == ["not_due", "busy", "published"]
 
 
-@pytest.mark.django_db
-def test_a_probe_whose_process_is_told_to_end_before_it_calls_leaves_the_probe_to_another() -> None:
-    outage = Outage()
-    memory = memory_with(outage, *"abc")
-    compact(memory, *"abc")
+def test_a_probe_whose_process_is_told_to_end_before_it_calls_leaves_the_probe_to_another(
+    outage: Outage, memory: ConversationMemory
+) -> None:
     end_pause()
     models.Session.objects.update(next_attempt_at=None)
 
@@ -919,11 +888,7 @@ def test_a_probe_whose_process_is_told_to_end_before_it_calls_leaves_the_probe_t
     assert compact(memory, "b") == ["published"]
 
 
-@pytest.mark.django_db
-def test_while_a_probe_calls_the_model_nobody_else_does() -> None:
-    outage = Outage()
-    memory = memory_with(outage, *"abc")
-    compact(memory, *"abc")
+def test_while_a_probe_calls_the_model_nobody_else_does(outage: Outage, memory: ConversationMemory) -> None:
     end_pause()
     seen: list[str] = []
 

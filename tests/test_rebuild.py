@@ -90,6 +90,16 @@ def damage() -> list[Any]:
     return list(integrity.check(models.Session.objects.all()))
 
 
+@pytest.fixture
+def model() -> Model:
+    return Model()
+
+
+@pytest.fixture
+def memory(model: Model) -> ConversationMemory:
+    return memory_with(model)
+
+
 def test_the_longest_marked_are_swept_first_and_ten_at_most() -> None:
     memory = memory_with(Model(), max_chunk_tokens=None)
     keys = [f"{number:02}" for number in range(12)]
@@ -108,8 +118,7 @@ def test_the_longest_marked_are_swept_first_and_ten_at_most() -> None:
     assert set(keys_of(memory.sweep_rebuilds())) == {"10", "11", *keys[1:9]}
 
 
-def test_a_due_session_is_not_swept() -> None:
-    memory = memory_with(Model())
+def test_a_due_session_is_not_swept(memory: ConversationMemory) -> None:
     fold_in_outage(memory)
     talk(memory, 12)
 
@@ -144,21 +153,7 @@ def test_a_rebuild_begins_after_the_last_version_before_the_fallbacks_first() ->
     assert damage() == []
 
 
-def test_a_rebuild_begins_at_the_first_message_if_the_fallback_made_the_first_version() -> None:
-    memory = memory_with(Model())
-    fold_in_outage(memory)
-    fold(memory)
-
-    assert make_again(memory).outcome == "published"
-
-    line = valid()
-    assert (line[0].first_position, line[0].parent_version) == (1, None)
-    assert covered(line[-1].text) == list(range(1, session().covered_position + 1))
-    assert damage() == []
-
-
-def test_each_message_is_explained_by_the_version_that_folded_it() -> None:
-    memory = memory_with(Model())
+def test_each_message_is_explained_by_the_version_that_folded_it(memory: ConversationMemory) -> None:
     fold(memory)
     fold_in_outage(memory)
     fold(memory)
@@ -185,10 +180,8 @@ def test_each_message_is_explained_by_the_version_that_folded_it() -> None:
     ],
 )
 def test_a_rebuild_that_fails_waits_and_does_not_ask_the_fallback(
-    error: Exception, shortest: float, longest: float
+    error: Exception, shortest: float, longest: float, model: Model, memory: ConversationMemory
 ) -> None:
-    model = Model()
-    memory = memory_with(model)
     fold_in_outage(memory)
     before = session()
     model.error = error
@@ -202,9 +195,7 @@ def test_a_rebuild_that_fails_waits_and_does_not_ask_the_fallback(
     assert memory.sweep_rebuilds() == []
 
 
-def test_the_fallbacks_version_of_a_refused_chunk_stays() -> None:
-    model = Model()
-    memory = memory_with(model)
+def test_the_fallbacks_version_of_a_refused_chunk_stays(model: Model, memory: ConversationMemory) -> None:
     model.error = exceptions.ContentRefused("no")
     fold(memory)
 
@@ -315,8 +306,7 @@ def test_an_edit_during_a_rebuild_lets_the_next_one_begin_soon(work: Literal["re
 
 
 @pytest.mark.parametrize("stands_in", [True, False])
-def test_a_fork_is_marked_if_it_has_a_version_of_the_fallback(stands_in: bool) -> None:
-    memory = memory_with(Model())
+def test_a_fork_is_marked_if_it_has_a_version_of_the_fallback(stands_in: bool, memory: ConversationMemory) -> None:
     fold(memory)
     position = session().covered_position
     fold_in_outage(memory)
@@ -363,9 +353,7 @@ def test_a_truncation_to_where_an_unfinished_rebuild_ended_lets_the_next_one_fin
     assert damage() == []
 
 
-def test_an_edit_does_not_end_a_rebuild_that_a_person_asked_for() -> None:
-    model = Model()
-    memory = memory_with(model)
+def test_an_edit_does_not_end_a_rebuild_that_a_person_asked_for(model: Model, memory: ConversationMemory) -> None:
     talk(memory, 40)
     fold(memory)
     model.first = lambda: talk(memory, 12)
@@ -424,9 +412,8 @@ def test_a_part_of_the_fallback_that_was_dropped_costs_no_rebuild(monkeypatch: p
 
 
 def test_a_part_of_the_fallback_is_made_again_although_the_session_was_truncated(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, memory: ConversationMemory
 ) -> None:
-    memory = memory_with(Model())
     fold(memory)
     fold_one_part(memory, DOWN, monkeypatch)
     memory.truncate("s", session().last_position - 1)
@@ -512,13 +499,13 @@ def test_a_whole_rebuild_that_is_not_finished_is_continued_by_a_sweep(
     began: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The fallback has made nothing, so only the unfinished versions say where it began."""
+    model = Model()
 
     def end() -> None:
         if model.requests[1:]:
             raise KeyboardInterrupt if began == "told to end" else DOWN
         model.first = end
 
-    model = Model()
     memory = memory_with(model, fallback=None)
     talk(memory, 40)
     fold(memory)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from io import StringIO
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pytest
 from django.core.management import call_command
@@ -15,9 +15,6 @@ from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.testing import ScriptedMemories
 from tests.conversations import call
-
-if TYPE_CHECKING:
-    from pytest_django import Settings
 
 pytestmark = pytest.mark.django_db
 
@@ -43,7 +40,7 @@ def talk(convmemory: ScriptedMemories, key: str) -> None:
     assert convmemory.run() == ["published"]
 
 
-def test_every_count_equals_that_of_the_new_counter(settings: Settings, convmemory: ScriptedMemories) -> None:
+def test_every_count_equals_that_of_the_new_counter(settings: Any, convmemory: ScriptedMemories) -> None:
     talk(convmemory, "s")
     talk(convmemory, "redacted")
     memories["default"].redact("redacted", 3)
@@ -81,7 +78,7 @@ def test_a_recount_is_no_use_of_a_session() -> None:
     assert output.getvalue() == "1 session with 1 message deleted.\n"
 
 
-def test_a_session_that_two_counters_counted_is_recounted_too(settings: Settings) -> None:
+def test_a_session_that_two_counters_counted_is_recounted_too(settings: Any) -> None:
     memories["default"].append("s", ChatMessage.human("One."))
     settings.CONVMEMORY = {"default": {**settings.CONVMEMORY["default"], "TOKEN_COUNTER": ESTIMATE}}
     for text in ("Two.", "Three."):
@@ -99,7 +96,7 @@ def test_a_session_that_two_counters_counted_is_recounted_too(settings: Settings
     assert models.Session.objects.get().revision == revision
 
 
-def test_a_cleared_session_has_the_counter_of_its_next_message(settings: Settings) -> None:
+def test_a_cleared_session_has_the_counter_of_its_next_message(settings: Any) -> None:
     memories["default"].append("s", ChatMessage.human("One."))
     memories["default"].clear("s")
     settings.CONVMEMORY = {"default": {**settings.CONVMEMORY["default"], "TOKEN_COUNTER": ESTIMATE}}
@@ -107,7 +104,7 @@ def test_a_cleared_session_has_the_counter_of_its_next_message(settings: Setting
     assert models.Session.objects.get(key="s").counter == memories["default"].counter.name
 
 
-def test_the_new_count_decides_whether_a_session_is_due(settings: Settings) -> None:
+def test_the_new_count_decides_whether_a_session_is_due(settings: Any) -> None:
     memory = memories["default"]
     while not memory.append("s", ChatMessage.human("第个问题" * 4)).due:
         pass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import pathlib
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -15,9 +15,6 @@ from django_convmemory.messages import coerce
 from django_convmemory.operations.handles import ConversationMemory
 from tests import dialogues, processes, projects, workers
 from tests.conversations import is_well_formed
-
-if TYPE_CHECKING:
-    from pytest_django import Settings
 
 pytestmark = [dialogues.needed, pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
@@ -34,7 +31,7 @@ def worker(broker_url: str, tmp_path: pathlib.Path, transactional_db: None) -> I
 @pytest.mark.parametrize("conversations", [dialogues.locomo, dialogues.taubench])
 def test_real_conversations_are_kept_whole_and_within_budget(
     worker: workers.Worker,
-    settings: Settings,
+    settings: Any,
     record_property: Callable[[str, object], None],
     conversations: dialogues.Reader,
 ) -> None:

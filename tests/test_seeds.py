@@ -16,16 +16,8 @@ from django_convmemory.memory import (
 )
 from django_convmemory.messages import ChatMessage
 from django_convmemory.store.either import Store
-from django_convmemory.store.in_memory import InMemoryStore
-from django_convmemory.store.orm import ORMStore
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture(params=[InMemoryStore, ORMStore])
-def store(request: pytest.FixtureRequest) -> Store:
-    made: Store = request.param()
-    return made
 
 
 def contents(context: object) -> list[str]:
@@ -64,33 +56,12 @@ def test_window_returns_the_last_messages(store: Store) -> None:
     assert contents(memory.load("user-1")) == ["Message 2", "Reply 2", "Message 3", "Reply 3"]
 
 
-@pytest.mark.parametrize(("size", "expected"), [(0, []), (1, ["third"]), (2, ["second", "third"]), (10, None)])
-def test_window_of_any_size(store: Store, size: int, expected: list[str] | None) -> None:
-    memory = ConversationWindowMemory(store, size)
-    everything = ["first", "second", "third"]
-    memory.append("s1", ChatMessage.human("first"), ChatMessage.ai("second"), ChatMessage.human("third"))
-    assert contents(memory.load("s1")) == (everything if expected is None else expected)
-
-
 def test_token_buffer_drops_the_oldest(store: Store) -> None:
     memory = ConversationTokenBufferMemory(store, 5)
     memory.append("s1", ChatMessage.human("aaaa bbbb cccc dddd"))  # 19 bytes: 5 tokens
     memory.append("s1", ChatMessage.ai("eeee ffff"))  # 9 bytes: 3 tokens
     memory.append("s1", ChatMessage.human("gg"))  # 1 token
     assert contents(memory.load("s1")) == ["eeee ffff", "gg"]
-
-
-def test_token_buffer_shows_none_where_one_message_alone_is_above_its_limit(store: Store) -> None:
-    memory = ConversationTokenBufferMemory(store, 5)
-    memory.append("s1", ChatMessage.human("small"), ChatMessage.ai("x" * 400))
-    assert memory.load("s1") == []
-
-
-def test_summary_keeps_everything_below_its_threshold(store: Store) -> None:
-    memory = ConversationSummaryMemory(store, ScriptedChatModel([]), 4)
-    for text in ("hello", "hi", "how are you?", "I'm good"):
-        memory.append("s1", ChatMessage.human(text))
-    assert contents(memory.load("s1")) == ["hello", "hi", "how are you?", "I'm good"]
 
 
 def test_summary_folds_all_but_the_last_messages(store: Store) -> None:

@@ -78,6 +78,7 @@ def test_metadata_that_the_site_changes_later_stay_as_they_were_stored(memory: C
     session = memory.create("main", metadata={"tags": tags})
     tags.append("b")
     assert session.metadata == {"tags": ["a"]}
+    assert memory.create("deep", metadata=nested(30)).metadata == nested(30)
 
 
 def test_a_deleted_session_takes_its_messages_with_it(memory: ConversationMemory) -> None:
@@ -213,10 +214,6 @@ def test_each_takes_a_fixed_number_of_statements() -> None:
         statements = [query["sql"] for query in captured.captured_queries]
         counts.append(len([sql for sql in statements if not sql.startswith(("SAVEPOINT", "RELEASE", "BEGIN", "SET"))]))
     assert counts == [2, 1, 9]
-
-
-def test_metadata_of_thirty_levels_is_stored(memory: ConversationMemory) -> None:
-    assert memory.create("main", metadata=nested(30)).metadata == nested(30)
 
 
 def test_a_deletion_stays_in_the_database_of_the_store(

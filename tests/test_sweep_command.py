@@ -9,7 +9,7 @@ import pathlib
 import signal
 import subprocess
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -24,9 +24,6 @@ from tests.outages import skip
 from tests.projects import TURN, Project, append_until_due, asking, configured, scripted
 from tests.test_celery import PreparedModel
 from tests.test_changes_at_once import InThread
-
-if TYPE_CHECKING:
-    from pytest_django import Settings
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -63,7 +60,7 @@ def sweep(**options: Any) -> str:
 
 
 @pytest.fixture
-def default(settings: Settings) -> ConversationMemory:
+def default(settings: Any) -> ConversationMemory:
     """The memory ``default``, which only the sweep folds."""
     settings.CONVMEMORY = {"default": alias_settings()}
     return memories["default"]
@@ -112,7 +109,7 @@ def test_a_sweep_ignores_hints_but_not_the_time_of_the_next_attempt(default: Con
 
 
 def test_a_session_that_fails_does_not_stop_the_others(
-    settings: Settings, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+    settings: Any, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     defect, busy = ZeroDivisionError("a defect"), exceptions.ModelUnavailable("busy")
     settings.CONVMEMORY = {"default": alias_settings(scripted(replies=[defect, busy, "They spoke of a cat."]))}
@@ -127,7 +124,7 @@ def test_a_session_that_fails_does_not_stop_the_others(
     assert any(f"session {sessions[0].pk} failed" in record.getMessage() for record in caplog.records)
 
 
-def test_a_paused_alias_is_left_alone(settings: Settings) -> None:
+def test_a_paused_alias_is_left_alone(settings: Any) -> None:
     model = scripted(replies=[exceptions.ModelMisconfigured("no such key"), "They spoke of a cat."])
     settings.CONVMEMORY = {"default": alias_settings(model)}
     sessions = due(memories["default"], "a", "b")
@@ -142,7 +139,7 @@ def test_a_paused_alias_is_left_alone(settings: Settings) -> None:
 
 @pytest.mark.parametrize(("scheduler", "inline", "prepared"), [(NULL, False, 1), (CELERY, True, 1), (CELERY, False, 0)])
 def test_the_models_are_prepared_if_the_command_folds(
-    scheduler: dict[str, Any], inline: bool, prepared: int, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    scheduler: dict[str, Any], inline: bool, prepared: int, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(PreparedModel, "prepared", 0)
     settings.CONVMEMORY = {"default": alias_settings({"BACKEND": "tests.test_celery.PreparedModel"}, scheduler)}
@@ -152,7 +149,7 @@ def test_the_models_are_prepared_if_the_command_folds(
     assert PreparedModel.prepared == prepared
 
 
-def test_an_alias_can_be_chosen(settings: Settings) -> None:
+def test_an_alias_can_be_chosen(settings: Any) -> None:
     settings.CONVMEMORY = {"default": alias_settings(), "support": alias_settings(), "sales": alias_settings()}
     [default], [support], [sales] = (due(memories[name], "a") for name in ("default", "support", "sales"))
 
@@ -161,7 +158,7 @@ def test_an_alias_can_be_chosen(settings: Settings) -> None:
     assert [folded(session) for session in (default, support, sales)] == [False, True, True]
 
 
-def test_aliases_take_turns(settings: Settings) -> None:
+def test_aliases_take_turns(settings: Any) -> None:
     settings.CONVMEMORY = {"default": alias_settings(), "support": alias_settings()}
     for name in ("default", "support"):
         due(memories[name], "a", "b")
@@ -173,7 +170,7 @@ def test_aliases_take_turns(settings: Settings) -> None:
 
 
 @pytest.mark.parametrize(("name", "error"), [("removed", "no alias"), ("window", "makes no summaries and no index")])
-def test_an_alias_that_cannot_be_swept_is_an_error(name: str, error: str, settings: Settings) -> None:
+def test_an_alias_that_cannot_be_swept_is_an_error(name: str, error: str, settings: Any) -> None:
     window = {
         "MEMORY": "django_convmemory.memory.ConversationWindowMemory",
         "SCHEDULER": NULL,
@@ -194,7 +191,7 @@ def test_an_option_out_of_range_is_refused(option: str) -> None:
         call_command("convmemory_sweep", option)
 
 
-def test_with_celery_a_sweep_sends_tasks(default: ConversationMemory, local_site: Project, settings: Settings) -> None:
+def test_with_celery_a_sweep_sends_tasks(default: ConversationMemory, local_site: Project, settings: Any) -> None:
     sessions = due(default, "a", "b")
     skip(60)
     configured(settings, local_site)
@@ -206,7 +203,7 @@ def test_with_celery_a_sweep_sends_tasks(default: ConversationMemory, local_site
 
 
 @pytest.mark.usefixtures("default")
-def test_inline_folds_in_this_process_even_with_celery(local_site: Project, settings: Settings) -> None:
+def test_inline_folds_in_this_process_even_with_celery(local_site: Project, settings: Any) -> None:
     [session] = due(configured(settings, local_site), "a")
     assert local_site.depth() == 1
 
@@ -217,7 +214,7 @@ def test_inline_folds_in_this_process_even_with_celery(local_site: Project, sett
 
 
 def test_a_sweep_without_a_broker_fails(
-    default: ConversationMemory, local_site: Project, settings: Settings, caplog: pytest.LogCaptureFixture
+    default: ConversationMemory, local_site: Project, settings: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     due(default, "a")
     skip(60)
@@ -232,7 +229,7 @@ def test_a_sweep_without_a_broker_fails(
     assert any(record.levelno == logging.WARNING and "broker" in record.getMessage() for record in caplog.records)
 
 
-def test_a_long_session_is_folded_to_the_end(settings: Settings) -> None:
+def test_a_long_session_is_folded_to_the_end(settings: Any) -> None:
     settings.CONVMEMORY = {
         "default": {**alias_settings(), "OPTIONS": {"max_token_limit": 200, "max_chunk_tokens": 150}}
     }
@@ -289,7 +286,7 @@ def test_watching_folds_due_sessions_until_a_signal_stops_it(
 
 @pytest.mark.slow
 def test_a_signal_during_a_model_call_keeps_the_calls_summary(
-    server: OpenAIServer, settings: Settings, tmp_path: pathlib.Path
+    server: OpenAIServer, settings: Any, tmp_path: pathlib.Path
 ) -> None:
     server.default = Behaviour(latency=1.0)
     long = {**alias_settings(asking(server)), "OPTIONS": {"max_token_limit": 200, "max_chunk_tokens": 150}}

@@ -53,7 +53,7 @@ ALIAS: dict[str, Any] = {
 
 
 @pytest.fixture(autouse=True)
-def site() -> Iterator[None]:
+def production() -> Iterator[None]:
     """The settings of a site as it runs in production."""
     with override_settings(CONVMEMORY={"default": ALIAS, "support": ALIAS}):
         yield
@@ -237,25 +237,17 @@ def test_sessions_queued_during_a_run_are_folded_too() -> None:
 
 
 @pytest.mark.django_db
-def test_a_failure_is_seen_and_tried_again_by_the_next_run() -> None:
-    with scripted_memories([exceptions.ModelUnavailable("busy", retry_after=900)]) as convmemory:
-        talk()
-
-        assert convmemory.run() == ["stalled"]
-        assert convmemory.queued == [queued()]
-
-        convmemory.reply("They spoke of a cat.")
-        assert convmemory.run() == ["published"]
-        assert convmemory.queued == []
-
-
-@pytest.mark.django_db
 def test_a_paused_alias_keeps_no_session_from_being_folded() -> None:
-    with scripted_memories([exceptions.ModelMisconfigured("key"), "Two.", "One."]) as convmemory:
+    busy = exceptions.ModelUnavailable("busy", retry_after=900)
+    with scripted_memories([exceptions.ModelMisconfigured("key"), "Two.", busy, "One."]) as convmemory:
         talk("a")
         talk("b")
         assert convmemory.run() == ["stalled", "published"]
+        assert convmemory.run() == ["stalled"]
+        assert convmemory.queued == [queued("a")]
+        # The next run does not wait for the time of the next attempt.
         assert convmemory.run() == ["published"]
+        assert convmemory.queued == []
     assert (summary("a"), summary("b")) == ("One.", "Two.")
 
 
@@ -283,14 +275,6 @@ def test_a_session_that_a_rolled_back_transaction_queued_is_not_due(known: bool)
         assert convmemory.run() == ["not_due"]
 
         assert convmemory.queued == []
-
-
-@pytest.mark.django_db(transaction=True)
-def test_nothing_waits_for_a_commit() -> None:
-    with scripted_memories(["They spoke of a cat."]) as convmemory, transaction.atomic():
-        talk()
-        assert convmemory.run() == ["published"]
-        assert summary() == "They spoke of a cat."
 
 
 @pytest.mark.django_db
@@ -393,11 +377,6 @@ def test_unused_replies_are_an_error() -> None:
         "Replies are left that the model was not asked for: 'The user asked about a cat.', "
         "ModelUnavailable('busy'). Requests to the model: 1. Sessions still queued: 1."
     )
-
-
-def test_unused_replies_can_be_allowed() -> None:
-    with scripted_memories(["Perhaps."]) as convmemory:
-        convmemory.allow_unused_replies = True
 
 
 def fail_after_a_call_of_the_network() -> None:

@@ -79,19 +79,15 @@ def test_nothing_that_a_provider_reports_raises(reported: Any) -> None:
     assert read is None or 0 <= read.cached_tokens <= read.prompt_tokens
 
 
-@pytest.fixture
-def chat(convmemory: ScriptedMemories, db: None) -> User:
-    """A user with a reply that has a usage and one that has none."""
-    anna = User.objects.create_user("anna", password="p")
-    session = memories["default"].session("main", owner=anna)
-    session.append(ChatMessage.human("Hi."))
-    session.append(ChatMessage.ai("Hello."), usage=OPENAI)
-    session.append(ChatMessage.human("Bye."), ChatMessage.ai("Bye."))
-    return anna
-
-
-def test_the_api_shows_it_with_the_reply(chat: User, client: Client) -> None:
-    client.force_login(chat)
+def test_the_api_and_the_admin_show_it_with_the_reply(
+    convmemory: ScriptedMemories, client: Client, admin_client: Client
+) -> None:
+    anna = User.objects.create_user("anna")
+    chat = memories["default"].session("main", owner=anna)
+    chat.append(ChatMessage.human("Hi."))
+    chat.append(ChatMessage.ai("Hello."), usage=OPENAI)
+    chat.append(ChatMessage.human("Bye."), ChatMessage.ai("Bye."))
+    client.force_login(anna)
     session = Session.objects.get(key="main")
     answer = client.get(f"/api/memory/sessions/{session.public_id}/messages/").json()
     assert [message["usage"] for message in answer["results"]] == [
@@ -100,9 +96,5 @@ def test_the_api_shows_it_with_the_reply(chat: User, client: Client) -> None:
         None,
         None,
     ]
-
-
-def test_the_admin_shows_it_above_the_reply(chat: User, admin_client: Client) -> None:
-    session = Session.objects.get(key="main")
     page = admin_client.get(f"/admin/convmemory/session/{session.pk}/change/").content.decode()
     assert page.count("prompt of 1,200 tokens, 1,024 cached") == 1

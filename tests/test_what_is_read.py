@@ -28,6 +28,8 @@ from tests.indexes import searchable
 from tests.long_sessions import fill
 from tests.settings import DATABASE, LOOKUPS
 
+pytestmark = pytest.mark.django_db
+
 CONTROL = ("BEGIN", "COMMIT", "SAVEPOINT", "RELEASE", "ROLLBACK", "SET ", "SELECT SET_CONFIG", "SELECT @@")
 
 
@@ -132,7 +134,6 @@ def plans() -> Iterator[None]:
 
 
 @pytest.mark.only_on("postgresql")
-@pytest.mark.django_db
 @pytest.mark.parametrize("plan", ["force_custom_plan", "force_generic_plan"])
 def test_of_a_long_conversation_among_short_ones_no_more_is_read_than_is_shown(plan: str, plans: None) -> None:
     """The planner expects a session of the usual length."""
@@ -150,7 +151,6 @@ def test_of_a_long_conversation_among_short_ones_no_more_is_read_than_is_shown(p
 
 
 @pytest.mark.only_on("postgresql")
-@pytest.mark.django_db
 def test_a_plan_that_was_made_when_there_was_little_serves_a_long_conversation(plans: None) -> None:
     """For an empty table all indexes cost the same, and a prepared statement keeps its plan."""
     with connection.cursor() as cursor:
@@ -181,7 +181,6 @@ def test_a_plan_that_was_made_when_there_was_little_serves_a_long_conversation(p
         assert rows_read(name, params) <= most, name
 
 
-@pytest.mark.django_db
 def test_load_reads_no_row_that_it_does_not_show() -> None:
     """While compaction lags behind, no more is read than fits in the budget."""
     chat = memory(limit=50, max_summary_tokens=50, max_context_tokens=150)
@@ -204,7 +203,6 @@ def test_load_reads_no_row_that_it_does_not_show() -> None:
     assert rows == [pytest.approx(len(context), abs=1)]
 
 
-@pytest.mark.django_db
 @pytest.mark.parametrize("binding", ["client", "server"] if DATABASE == "postgresql" else ["client"])
 @pytest.mark.parametrize("most", [32_767, 2**31 - 1, 2**31, 2**32 + 5, 2**53 - 1])
 def test_a_number_larger_than_any_conversation_shows_all_of_it(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pytest
 
@@ -13,9 +13,6 @@ from tests import processes, projects
 from tests.openai_server import Behaviour
 from tests.projects import append_until_due, configured, row
 from tests.workers import Worker, worker_of
-
-if TYPE_CHECKING:
-    from pytest_django import Settings
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
@@ -27,7 +24,7 @@ def worker(broker_url: str, tmp_path: pathlib.Path) -> Iterator[Worker]:
         yield worker
 
 
-def test_a_worker_folds_what_an_append_made_due(worker: Worker, settings: Settings) -> None:
+def test_a_worker_folds_what_an_append_made_due(worker: Worker, settings: Any) -> None:
     memory = configured(settings, worker.site)
 
     session = append_until_due(memory)
@@ -39,7 +36,7 @@ def test_a_worker_folds_what_an_append_made_due(worker: Worker, settings: Settin
     assert "openai" in worker.modules()
 
 
-def test_the_soft_limit_gives_the_lease_back(worker: Worker, settings: Settings) -> None:
+def test_the_soft_limit_gives_the_lease_back(worker: Worker, settings: Any) -> None:
     memory = configured(settings, None)
     worker.server.queue(Behaviour("hang"))
     session = append_until_due(memory)

@@ -7,7 +7,7 @@ import pathlib
 import subprocess
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from django.conf import settings as django_settings
@@ -27,9 +27,6 @@ from tests import processes
 from tests.openai_server import Behaviour, OpenAIServer
 from tests.outages import skip
 from tests.projects import append_until_due, asking, change, row
-
-if TYPE_CHECKING:
-    from pytest_django import Settings
 
 QUEUE = "convmemory"
 
@@ -55,7 +52,7 @@ def convmemory(server: OpenAIServer) -> dict[str, Any]:
 
 
 @pytest.fixture
-def memory(server: OpenAIServer, settings: Settings) -> ConversationMemory:
+def memory(server: OpenAIServer, settings: Any) -> ConversationMemory:
     settings.CONVMEMORY = convmemory(server)
     return memories["default"]
 
@@ -130,7 +127,7 @@ def test_after_a_worker_was_killed_a_sweep_has_its_session_folded(
 
 @pytest.mark.django_db(transaction=True)
 def test_a_worker_clears_a_backlog_of_which_one_session_was_sent(
-    memory: ConversationMemory, worker: Any, settings: Settings
+    memory: ConversationMemory, worker: Any, settings: Any
 ) -> None:
     scheduler, memory.scheduler = memory.scheduler, NullScheduler()
     sessions = [append_until_due(memory, f"user-{number}") for number in range(3)]
@@ -147,7 +144,7 @@ def test_a_worker_clears_a_backlog_of_which_one_session_was_sent(
 
 @pytest.mark.django_db(transaction=True)
 def test_an_append_does_not_fail_if_no_task_can_be_stored(
-    memory: ConversationMemory, settings: Settings, caplog: pytest.LogCaptureFixture
+    memory: ConversationMemory, settings: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings.TASKS = {"default": {"BACKEND": f"{__name__}.BrokenBackend", "QUEUES": ["default", QUEUE]}}
 
@@ -159,7 +156,7 @@ def test_an_append_does_not_fail_if_no_task_can_be_stored(
     assert memory.request_compaction("user-1") is False
 
 
-def test_settings_that_cannot_work_are_refused(memory: ConversationMemory, settings: Settings) -> None:
+def test_settings_that_cannot_work_are_refused(memory: ConversationMemory, settings: Any) -> None:
     with pytest.raises(ValueError, match=r"TASKS cannot take the tasks of the DjangoTasksScheduler: .*'fast'"):
         DjangoTasksScheduler(queue="fast")
     with pytest.raises(ValueError, match=r"TASKS cannot take the tasks of the DjangoTasksScheduler: .*other"):
@@ -167,7 +164,7 @@ def test_settings_that_cannot_work_are_refused(memory: ConversationMemory, setti
 
 
 @pytest.mark.django_db
-def test_a_check_warns_of_backends_without_a_worker(memory: ConversationMemory, settings: Settings) -> None:
+def test_a_check_warns_of_backends_without_a_worker(memory: ConversationMemory, settings: Any) -> None:
     module = "django.tasks" if find_spec("django.tasks") else "django_tasks"
     settings.TASKS = {"default": {"BACKEND": f"{module}.backends.immediate.ImmediateBackend", "QUEUES": []}}
     [warning] = checks.check_scheduler()
@@ -180,7 +177,7 @@ def test_a_check_warns_of_backends_without_a_worker(memory: ConversationMemory, 
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_settings_of_the_page_work(settings: Settings, tmp_path: pathlib.Path) -> None:
+def test_the_settings_of_the_page_work(settings: Any, tmp_path: pathlib.Path) -> None:
     page = (processes.ROOT / "docs/howto/django-tasks.md").read_text()
     names: dict[str, Any] = {"INSTALLED_APPS": []}
     exec(page.split("```python\n")[1].split("```")[0], names)  # noqa: S102

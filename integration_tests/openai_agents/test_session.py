@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 from agents import Agent, MaxTurnsExceeded, OpenAIResponsesModel, RunConfig, Runner, SQLiteSession, function_tool
@@ -26,9 +26,6 @@ from integration_tests.openai_agents.model import called, inputs, response, said
 from tests import response_items
 from tests.openai_server import OpenAIServer
 from tests.response_items import returned
-
-if TYPE_CHECKING:
-    from pytest_django import Settings
 
 pytestmark = pytest.mark.django_db
 
@@ -56,7 +53,7 @@ def handle(session: ConvMemorySession) -> Any:
 
 
 @pytest.fixture
-def folded(settings: Settings) -> Callable[[int], ConvMemorySession]:
+def folded(settings: Any) -> Callable[[int], ConvMemorySession]:
     """Return a session with so many turns, whose older ones are folded."""
 
     def make(turns: int) -> ConvMemorySession:
@@ -75,6 +72,11 @@ def folded(settings: Settings) -> Callable[[int], ConvMemorySession]:
         return session
 
     return make
+
+
+@pytest.fixture
+def session() -> ConvMemorySession:
+    return ConvMemorySession("main")
 
 
 # The session by itself.
@@ -133,9 +135,7 @@ def items_of(turn: Turn) -> list[Item]:
     return items
 
 
-def test_it_is_a_session_of_the_sdk() -> None:
-    session = ConvMemorySession("main")
-
+def test_it_is_a_session_of_the_sdk(session: ConvMemorySession) -> None:
     assert isinstance(session, Session)
     assert is_openai_responses_compaction_aware_session(session)
 
@@ -173,9 +173,7 @@ def test_a_late_result_of_a_folded_call_is_not_given(folded: Callable[[int], Con
     assert returned("late", "at last") in get(ConvMemorySession("folded", view="history"))
 
 
-def test_a_call_that_waits_is_given() -> None:
-    session = ConvMemorySession("main")
-
+def test_a_call_that_waits_is_given(session: ConvMemorySession) -> None:
     add(session, user("Book it."), called("a", "book"))
 
     assert get(session) == [user("Book it."), called("a", "book")]
@@ -227,7 +225,7 @@ def test_a_cleared_session_is_empty_and_can_be_used(folded: Callable[[int], Conv
 @pytest.mark.parametrize("role", ["system", "developer", "user"])
 @pytest.mark.parametrize("prefix", ["Summary so far:\n", ""])
 def test_the_memorys_own_summary_is_not_stored(
-    role: str, prefix: str, settings: Settings, folded: Callable[[int], ConvMemorySession]
+    role: str, prefix: str, settings: Any, folded: Callable[[int], ConvMemorySession]
 ) -> None:
     options = {"max_token_limit": 200, "summary_role": role, "summary_prefix": prefix}
     settings.CONVMEMORY = {"default": {**settings.CONVMEMORY["default"], "OPTIONS": options}}
@@ -242,7 +240,7 @@ def test_the_memorys_own_summary_is_not_stored(
 
 
 def test_a_user_may_write_what_the_prefix_of_a_summary_says(
-    settings: Settings, folded: Callable[[int], ConvMemorySession]
+    settings: Any, folded: Callable[[int], ConvMemorySession]
 ) -> None:
     options = {"max_token_limit": 200, "summary_role": "user", "summary_prefix": "Summary:"}
     settings.CONVMEMORY = {"default": {**settings.CONVMEMORY["default"], "OPTIONS": options}}
@@ -253,9 +251,8 @@ def test_a_user_may_write_what_the_prefix_of_a_summary_says(
     assert get(session)[-1] == user("Summary: what is that?")
 
 
-def test_system_items_are_not_pinned() -> None:
+def test_system_items_are_not_pinned(session: ConvMemorySession) -> None:
     """Sites send one in each turn. Pinned messages are kept for ever, and there is room for 64."""
-    session = ConvMemorySession("main")
     for number in range(80):
         add(session, {"role": "developer", "content": f"It is day {number}."}, user("Hi"), said("Hi", number))
 
@@ -265,8 +262,7 @@ def test_system_items_are_not_pinned() -> None:
     assert len(get(ConvMemorySession("main", view="history"))) == 240
 
 
-def test_what_is_redacted_does_not_come_back() -> None:
-    session = ConvMemorySession("main")
+def test_what_is_redacted_does_not_come_back(session: ConvMemorySession) -> None:
     shell = {"type": "shell_call", "call_id": "b", "action": {"commands": ["cat secret"]}, "status": "completed"}
     output = {"type": "shell_call_output", "call_id": "b", "output": [{"stdout": "x", "outcome": {"type": "exit"}}]}
     custom = {"type": "custom_tool_call", "call_id": "c", "name": "run", "input": "secret"}
@@ -292,8 +288,7 @@ def test_what_is_redacted_does_not_come_back() -> None:
     assert unmatched(given) == []
 
 
-def test_a_redacted_thought_is_not_the_last_item() -> None:
-    session = ConvMemorySession("main")
+def test_a_redacted_thought_is_not_the_last_item(session: ConvMemorySession) -> None:
     add(session, user("Hi"), thought("secret"))
     handle(session).redact(2)
 
@@ -301,8 +296,7 @@ def test_a_redacted_thought_is_not_the_last_item() -> None:
     assert pop(session) is None
 
 
-def test_messages_that_the_site_has_stored_are_given_too() -> None:
-    session = ConvMemorySession("main")
+def test_messages_that_the_site_has_stored_are_given_too(session: ConvMemorySession) -> None:
     call = {"id": "a", "type": "function", "function": {"name": "look_up", "arguments": "{}"}}
     handle(session).append(
         ChatMessage.system("Be brief."),
@@ -347,16 +341,14 @@ def test_wrong_arguments_are_refused(arguments: Any, error: type[Exception]) -> 
         ConvMemorySession(**{"session_id": "main", **arguments})
 
 
-def test_an_item_that_is_too_large_is_an_error_and_stores_nothing() -> None:
-    session = ConvMemorySession("main")
-
+def test_an_item_that_is_too_large_is_an_error_and_stores_nothing(session: ConvMemorySession) -> None:
     with pytest.raises(InvalidMessage):
         add(session, user("Before."), user("x" * 20_000_000))
 
     assert get(session) == []
 
 
-def test_a_compaction_is_only_asked_for_if_it_is_forced(settings: Settings) -> None:
+def test_a_compaction_is_only_asked_for_if_it_is_forced(settings: Any) -> None:
     inline = {"BACKEND": "django_convmemory.scheduling.InlineScheduler"}
     session = ConvMemorySession("main")
     add(session, *[user(WORDS) for _ in range(20)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
@@ -47,9 +47,6 @@ from django_convmemory.operations.handles import SessionHandle
 from django_convmemory.rules.exchanges import NO_RESULT, REDACTED
 from integration_tests import agent_scripts
 from integration_tests.agent_scripts import ANY_TEXTS, JSON, LIMIT, WORDS, Step, Turn
-
-if TYPE_CHECKING:
-    from pytest_django import Settings
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("limit")]
 
@@ -105,6 +102,12 @@ def _untimed(value: Any) -> Any:
             if key not in ("timestamp", "run_id", "conversation_id", "usage")
         }
     return [_untimed(inner) for inner in value] if isinstance(value, list) else value
+
+
+@pytest.fixture
+def session() -> SessionHandle:
+    """A session that is not folded."""
+    return new_session("large")
 
 
 @given(agent_scripts.turns())
@@ -167,7 +170,7 @@ def check_calls(sent: list[ModelMessage]) -> None:
 
 
 @pytest.mark.parametrize(("role", "form"), [("system", SystemPromptPart), ("user", UserPromptPart)])
-def test_the_summary_is_a_prompt(settings: Settings, role: str, form: type[Any]) -> None:
+def test_the_summary_is_a_prompt(settings: Any, role: str, form: type[Any]) -> None:
     memory = settings.CONVMEMORY["default"]
     settings.CONVMEMORY = {"default": memory | {"OPTIONS": memory["OPTIONS"] | {"summary_role": role}}}
     session = new_session()
@@ -229,8 +232,7 @@ def test_a_new_prompt_may_follow_a_call_that_nobody_answered(results: list[Any])
     check_calls(message_history(session))
 
 
-def test_calls_with_one_id_or_none_are_all_given_with_their_results() -> None:
-    session = new_session("large")
+def test_calls_with_one_id_or_none_are_all_given_with_their_results(session: SessionHandle) -> None:
     for call_id in ("", "same"):
         calls = [ToolCallPart("look_up", {"word": each}, call_id) for each in "ab"]
         results = [ToolReturnPart("look_up", each, call_id) for each in "ab"]
@@ -250,8 +252,7 @@ def test_calls_with_one_id_or_none_are_all_given_with_their_results() -> None:
         ]
 
 
-def test_a_call_without_a_result_gets_a_notice_when_the_conversation_goes_on() -> None:
-    session = new_session("large")
+def test_a_call_without_a_result_gets_a_notice_when_the_conversation_goes_on(session: SessionHandle) -> None:
     call = ModelResponse([ToolCallPart("look_up", {}, "a")])
     append_messages(session, [ModelRequest([UserPromptPart("Where?")]), call])
     assert message_history(session, view="history")[-1] == call
@@ -265,8 +266,7 @@ def test_a_call_without_a_result_gets_a_notice_when_the_conversation_goes_on() -
     assert len(message_history(session, view="history")) == 3
 
 
-def test_messages_of_the_site_and_redacted_ones_are_made_into_messages() -> None:
-    session = new_session("large")
+def test_messages_of_the_site_and_redacted_ones_are_made_into_messages(session: SessionHandle) -> None:
     calls = [
         {"id": each, "type": "function", "function": {"name": "look_up", "arguments": '{"a": 1}'}} for each in "ab"
     ]
@@ -303,8 +303,7 @@ def test_messages_of_the_site_and_redacted_ones_are_made_into_messages() -> None
     assert [message["parts"][0]["content"] for message in redacted] == [REDACTED, REDACTED]
 
 
-def test_one_of_several_results_is_redacted() -> None:
-    session = new_session("large")
+def test_one_of_several_results_is_redacted(session: SessionHandle) -> None:
     calls = ModelResponse([ToolCallPart("look_up", {}, each) for each in "abc"])
     results = ModelRequest([*(ToolReturnPart("look_up", each, each) for each in "abc"), UserPromptPart("And?")])
     append_messages(session, [ModelRequest([UserPromptPart("?")]), calls, results])

@@ -160,10 +160,9 @@ def test_nothing_is_found_in_a_session_without_messages_or_without_its_alias(
     assert (answer.status_code, b"convmemory-find" in answer.content) == (200, False)
 
 
-def test_content_and_phrases_are_escaped(chat: SessionHandle) -> None:
+def test_content_and_phrases_are_escaped(chat: SessionHandle, client: Client) -> None:
     chat.append(ChatMessage.human(f"before {EVIL} after"))
     models.Summary.objects.update(text=f"They said {EVIL}.")
-    client = staff("view_session")
     text = open_page(chat, client, find=EVIL).content.decode()
     assert EVIL not in text
     assert "&lt;<mark>script</mark>&gt;<mark>alert" in text

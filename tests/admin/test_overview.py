@@ -13,7 +13,7 @@ from django.core.exceptions import PermissionDenied
 from django.db import connection
 from django.db.models import QuerySet
 from django.http import HttpRequest
-from django.test import RequestFactory
+from django.test import Client, RequestFactory
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
@@ -26,7 +26,7 @@ from django_convmemory.templatetags import convmemory
 from django_convmemory.testing import ScriptedMemories
 from tests.admin.test_sessions import LIST, staff
 
-pytestmark = pytest.mark.vendors
+pytestmark = [pytest.mark.vendors, pytest.mark.django_db]
 
 URL = f"{LIST}overview/"
 
@@ -38,7 +38,6 @@ def call(days: int = 0, alias: str = "default", at: dt.datetime | None = None, *
     models.Attempt.objects.create(alias=alias, first_position=1, last_position=2, started_at=at, **columns)
 
 
-@pytest.mark.django_db
 def test_the_overview_of_an_empty_database() -> None:
     answer = staff("view_session").get(URL)
     figures = answer.context["overview"]
@@ -47,9 +46,12 @@ def test_the_overview_of_an_empty_database() -> None:
     for sentence in ("No model was called in these days.", "No price is known.", "No session is due."):
         assert sentence in text
     assert "to be rebuilt" not in text
+    # It searches the list.
+    form = text.partition('role="search"')[0].rpartition("<form")[2]
+    assert f'action="{LIST}"' in form
+    assert '<input type="search" name="q"' in text
 
 
-@pytest.mark.django_db
 def test_saved_tokens_are_the_history_without_the_context(convmemory: ScriptedMemories) -> None:
     convmemory.allow_unused_replies = True
     convmemory.reply("They spoke.", "They spoke on.")
@@ -66,7 +68,6 @@ def test_saved_tokens_are_the_history_without_the_context(convmemory: ScriptedMe
     assert 0 < stored.saved_percent < 100
 
 
-@pytest.mark.django_db
 def test_many_sessions_are_estimated_from_a_sample(
     monkeypatch: pytest.MonkeyPatch, convmemory: ScriptedMemories
 ) -> None:
@@ -80,7 +81,6 @@ def test_many_sessions_are_estimated_from_a_sample(
     assert 500 < stored.messages < 700  # 600
 
 
-@pytest.mark.django_db
 def test_calls_are_counted_by_model_and_by_day(settings: Any) -> None:
     settings.CONVMEMORY = settings.CONVMEMORY | {"other": settings.CONVMEMORY["default"]}
     call(prompt_tokens=100, completion_tokens=10, cached_tokens=60, cost=Decimal("0.5"))
@@ -112,7 +112,6 @@ def test_calls_are_counted_by_model_and_by_day(settings: Any) -> None:
     assert "No price is known." not in text
 
 
-@pytest.mark.django_db
 def test_a_day_begins_at_midnight_in_the_time_zone_of_the_site(settings: Any) -> None:
     with timezone.override("Asia/Tokyo"):
         midnight = timezone.localtime().replace(hour=0, minute=0, second=0, microsecond=0)
@@ -123,7 +122,6 @@ def test_a_day_begins_at_midnight_in_the_time_zone_of_the_site(settings: Any) ->
     assert sum(sums.calls for _day, sums in Overview("default").calls.by_day) == 2
 
 
-@pytest.mark.django_db
 def test_only_the_newest_of_many_calls_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overview, "MAX_CALLS", 10)
     for days in range(15, 0, -1):
@@ -137,7 +135,6 @@ def test_only_the_newest_of_many_calls_are_counted(monkeypatch: pytest.MonkeyPat
     assert Overview("default").calls.since is None
 
 
-@pytest.mark.django_db
 def test_due_and_failing_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(12):
         memories["default"].append(str(number), ChatMessage.human("word"))
@@ -159,7 +156,6 @@ def test_due_and_failing_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "<strong>3+</strong>sessions due now" in staff("view_session").get(URL).content.decode()
 
 
-@pytest.mark.django_db
 def test_retry_compacts_the_failing_sessions(convmemory: ScriptedMemories, settings: Any) -> None:
     settings.CONVMEMORY = settings.CONVMEMORY | {"other": settings.CONVMEMORY["default"]}
     for alias, key in (("default", "a"), ("default", "b"), ("other", "c"), ("default", "well")):
@@ -180,7 +176,6 @@ def test_retry_compacts_the_failing_sessions(convmemory: ScriptedMemories, setti
     assert {keys[job.session_id] for job in convmemory.queued} == {"a", "b", "c"}
 
 
-@pytest.mark.django_db
 def test_each_session_has_its_title_and_owner() -> None:
     anna = User.objects.create_user("<b>anna</b>")
     memories["default"].session("mine", owner=anna).append(ChatMessage.human("hello"))
@@ -194,18 +189,8 @@ def test_each_session_has_its_title_and_owner() -> None:
     assert "<i>" not in text
 
 
-@pytest.mark.django_db
-def test_the_overview_searches_the_list() -> None:
-    text = staff("view_session").get(URL).content.decode()
-    form = text.partition('role="search"')[0].rpartition("<form")[2]
-    assert f'action="{LIST}"' in form
-    assert '<input type="search" name="q"' in text
-
-
-@pytest.mark.django_db
-def test_the_number_of_statements_does_not_grow_with_the_rows(settings: Any) -> None:
+def test_the_number_of_statements_does_not_grow_with_the_rows(settings: Any, client: Client) -> None:
     settings.CONVMEMORY = {f"m{number}": settings.CONVMEMORY["default"] for number in range(8)}
-    client = staff("view_session")
     client.get(URL)
     taken = []
     for count in (1, 40):
@@ -227,7 +212,6 @@ def test_invalid_parameters_are_ignored(query: str, admin_client: Any) -> None:
     assert (answer.status_code, answer.context["overview"].alias) == (200, None)
 
 
-@pytest.mark.django_db
 def test_an_admin_of_some_sessions_has_an_overview_only_if_it_says_so() -> None:
     class Some(SessionAdmin):
         def get_queryset(self, request: HttpRequest) -> QuerySet[models.Session]:

@@ -80,10 +80,9 @@ def url_of(chat: SessionHandle, path: str = "change/") -> str:
 # The list.
 
 
-def test_the_list_has_pages_without_a_count(anna: User) -> None:
+def test_the_list_has_pages_without_a_count(anna: User, client: Client) -> None:
     for number in range(120):
         memories["default"].session(f"k{number}", owner=anna).append(ChatMessage.human("hello"))
-    client = staff("view_session")
     keys = []
     for page in (1, 2, 3):
         with CaptureQueriesContext(connection) as captured:
@@ -101,15 +100,9 @@ def test_the_list_has_pages_without_a_count(anna: User) -> None:
         assert len(client.get(f"{LIST}?p={accepted}").context["cl"].result_list) == count
 
 
-def test_the_history_of_a_session_counts_its_actions(chat: SessionHandle) -> None:
-    history = staff("view_session").get(url_of(chat, "history/")).context["action_list"]
-    assert (history.paginator.count, history.paginator.num_pages) == (0, 1)
-
-
-def test_the_filters(chat: SessionHandle, convmemory: ScriptedMemories) -> None:
+def test_the_filters(chat: SessionHandle, convmemory: ScriptedMemories, client: Client) -> None:
     memories["default"].session("idle", visitor="v1").append(ChatMessage.human("hello"))
     models.Session.objects.filter(key="main").update(due_since="2026-01-01T00:00:00Z", last_error="BadModelOutput: x")
-    client = staff("view_session")
 
     def keys(query: str) -> list[str]:
         return sorted(session.key for session in client.get(f"{LIST}?{query}").context["cl"].result_list)
@@ -129,11 +122,10 @@ def test_a_session_that_is_archived_or_starred_says_so(chat: SessionHandle) -> N
     assert shown == [["archived"], ["archived", "starred"]]
 
 
-def test_the_search_finds_sessions_by_exact_names(chat: SessionHandle, anna: User) -> None:
+def test_the_search_finds_sessions_by_exact_names(chat: SessionHandle, anna: User, client: Client) -> None:
     memory = memories["default"]
     memory.append("nobodys", ChatMessage.human("hello"))
     memory.session("theirs", visitor="v1").append(ChatMessage.human("hello"))
-    client = staff("view_session")
 
     def keys(term: str) -> list[str]:
         return sorted(session.key for session in client.get(LIST, {"q": term}).context["cl"].result_list)
@@ -151,7 +143,7 @@ def test_the_search_finds_sessions_by_exact_names(chat: SessionHandle, anna: Use
 # The page.
 
 
-def test_the_page_says_what_became_of_each_message(chat: SessionHandle) -> None:
+def test_the_page_says_what_became_of_each_message(chat: SessionHandle, anna: User) -> None:
     answer = staff("view_session").get(url_of(chat))
     page, context = answer.context["page"], chat.load()
     dispositions = {bubble.row.position: bubble.explained.disposition for bubble in page.timeline}
@@ -173,6 +165,8 @@ def test_the_page_says_what_became_of_each_message(chat: SessionHandle) -> None:
         "answers 27",
         "folded into",
         "[an image: http://evil.example/pixel.png]",
+        # The owner is linked if the admin has users.
+        reverse("admin:auth_user_change", args=(anna.pk,)),
     ):
         assert expected in text, expected
 
@@ -194,7 +188,7 @@ def test_the_page_shows_what_is_said_in_any_form(anna: User) -> None:
         assert expected in text, expected
 
 
-def test_the_page_shows_the_turns(anna: User) -> None:
+def test_the_page_shows_the_turns(anna: User, client: Client) -> None:
     session = memories["default"].session("turns", owner=anna)
 
     def ask(turn: Turn) -> Iterator[str]:
@@ -206,7 +200,6 @@ def test_the_page_shows_the_turns(anna: User) -> None:
     stream = session.stream_answer("Hi", ask)
     pieces = iter(stream)
     assert next(pieces) == "Hel"
-    client = staff("view_session")
     opened = client.get(url_of(session)).content.decode()
     assert "the question at position 1. If its process was killed" in opened
     stream.close()
@@ -219,9 +212,8 @@ def test_the_page_shows_the_turns(anna: User) -> None:
 
 
 def test_the_page_says_why_the_model_is_sent_these_messages(
-    chat: SessionHandle, anna: User, settings: Any, convmemory: ScriptedMemories
+    chat: SessionHandle, anna: User, settings: Any, convmemory: ScriptedMemories, client: Client
 ) -> None:
-    client = staff("view_session")
     covered = chat.load().covered
     stands = f"Version 2 of the summary stands for the messages through position {covered}."
     assert f"{stands} All later messages are sent as they are." in client.get(url_of(chat)).content.decode()
@@ -296,10 +288,9 @@ def test_the_chart_shows_what_was_sent_at_each_position(anna: User, convmemory: 
     assert all(bubble.explained.version for bubble in early.timeline)
 
 
-def test_pages_of_a_long_conversation(anna: User) -> None:
+def test_pages_of_a_long_conversation(anna: User, client: Client) -> None:
     long = memories["default"].session("long", owner=anna)
     long.append(*[ChatMessage.human(f"m{number}") for number in range(1, 131)])
-    client = staff("view_session")
 
     def positions(query: str) -> list[int]:
         page = client.get(url_of(long) + query).context["page"]
@@ -312,13 +303,12 @@ def test_pages_of_a_long_conversation(anna: User) -> None:
         assert client.get(url_of(long) + query).status_code == 200
 
 
-def test_pages_of_the_summaries(anna: User, convmemory: ScriptedMemories) -> None:
+def test_pages_of_the_summaries(anna: User, convmemory: ScriptedMemories, client: Client) -> None:
     long = memories["default"].session("long", owner=anna)
     for number in range(5):
         convmemory.reply(f"summary {number}")
         long.append(*[ChatMessage.human("word " * 20) for _ in range(10)])
         convmemory.run()
-    client = staff("view_session")
 
     def versions(query: str) -> tuple[list[int], int | None, int | None]:
         page = client.get(url_of(long) + query).context["page"]
@@ -437,10 +427,12 @@ def test_an_address_of_no_session(pk: str, db: None) -> None:
     assert staff("view_session").get(f"{LIST}{pk}/change/").status_code == 404
 
 
-def test_an_export(chat: SessionHandle) -> None:
-    answer = staff("view_session").get(url_of(chat, "export/"))
+def test_an_export_and_the_history(chat: SessionHandle, client: Client) -> None:
+    answer = client.get(url_of(chat, "export/"))
     record = json.loads(b"".join(answer.streaming_content))  # type: ignore[attr-defined]
     assert (record["key"], len(record["messages"])) == ("main", 28)
+    history = client.get(url_of(chat, "history/")).context["action_list"]
+    assert (history.paginator.count, history.paginator.num_pages) == (0, 1)
 
 
 def test_the_actions_of_the_list(anna: User, convmemory: ScriptedMemories) -> None:
@@ -479,11 +471,6 @@ def test_a_notice_says_that_no_worker_could_be_asked(chat: SessionHandle) -> Non
     memories["default"].scheduler = NullScheduler()
     answer = staff("view_session", "change_session").post(url_of(chat, "rebuild/"), follow=True)
     assert b"The broker cannot be reached" in answer.content
-
-
-def test_the_owner_is_linked_if_the_admin_has_users(chat: SessionHandle, anna: User) -> None:
-    text = staff("view_session").get(url_of(chat)).content.decode()
-    assert reverse("admin:auth_user_change", args=(anna.pk,)) in text
 
 
 support = AdminSite(name="support")

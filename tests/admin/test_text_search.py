@@ -58,9 +58,8 @@ def test_titles_and_keys_of_the_newest_sessions_are_found(anna: User, monkeypatc
     assert keys(client, "anna/old-trip") == ["old-trip"]
 
 
-def test_any_text_can_be_searched_for_and_any_alias_chosen(anna: User) -> None:
+def test_any_text_can_be_searched_for_and_any_alias_chosen(anna: User, client: Client) -> None:
     say("first", "x" * 300, title="x", owner=anna)
-    client = staff("view_session")
     # SQLite refuses patterns of 50,000 bytes, and PostgreSQL the character NUL.
     for term in ("x" * 60_000, "anna/" + "x" * 60_000, "(" * 60_000):
         assert keys(client, term) == []
@@ -86,19 +85,17 @@ def test_what_was_said_in_the_newest_sessions_is_found(anna: User, monkeypatch: 
     assert said(search(client, "shellfish")) == [("second", 2)]
 
 
-def test_neighbours_of_what_was_found_are_not_taken_for_more(anna: User) -> None:
+def test_neighbours_of_what_was_found_are_not_taken_for_more(anna: User, client: Client) -> None:
     # Each message that has the word brings two neighbours on each side.
     say("first", *[f"line {number}" if number % 5 else "ferry" for number in range(25)], owner=anna)
-    client = staff("view_session")
     assert len(said(search(client, "ferry"))) == 5
     assert "There may be more." not in client.get(LIST, {"q": "ferry"}).content.decode()
 
 
-def test_all_sessions_of_a_person_are_searched(anna: User, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_sessions_of_a_person_are_searched(anna: User, monkeypatch: pytest.MonkeyPatch, client: Client) -> None:
     say("first", "We like the museum of tiles.", "Tiles? The museum has them.", owner=anna)
     say("second", "A museum with tiles", owner=User.objects.create_user("ben"))
     say("third", "The tiles", visitor="v1")
-    client = staff("view_session")
     assert sorted(said(search(client, "anna/museums of tiles"))) == [("first", 1), ("first", 2)]
     assert "Searched in 1 session of this person." in client.get(LIST, {"q": "anna/tiles"}).content.decode()
     assert said(search(client, "v1/tile")) == [("third", 1)]
@@ -124,9 +121,8 @@ def test_the_form_of_the_search_keeps_the_filters(anna: User) -> None:
     assert re.findall(r'<input type="hidden" name="([^"]*)" value="([^"]*)"', form) == [("alias", "default")]
 
 
-def test_no_search_without_a_phrase(anna: User) -> None:
+def test_no_search_without_a_phrase(anna: User, client: Client) -> None:
     say("first", "hello", owner=anna)
-    client = staff("view_session")
     assert client.get(LIST).context["found"] is None
     assert client.get(LIST, {"q": " \x00 "}).context["found"] is None
     assert b"Found in messages" not in client.get(LIST).content
@@ -134,21 +130,19 @@ def test_no_search_without_a_phrase(anna: User) -> None:
     assert client.get(LIST, {"q": str(models.Session.objects.get().public_id)}).context["found"] is None
 
 
-def test_the_filters_of_the_list_hold_for_what_was_said(anna: User, settings: Any) -> None:
+def test_the_filters_of_the_list_hold_for_what_was_said(anna: User, settings: Any, client: Client) -> None:
     settings.CONVMEMORY = settings.CONVMEMORY | {"support": settings.CONVMEMORY["default"]}
     say("first", "The ferry leaves.", owner=anna)
     memories["support"].session("second", owner=anna).append(ChatMessage.human("Our ferry is late."))
-    client = staff("view_session")
     assert sorted(said(search(client, "ferry"))) == [("first", 1), ("second", 1)]
     assert said(search(client, "ferry", alias="default")) == [("first", 1)]
     assert said(search(client, "anna/ferry", alias="support")) == [("second", 1)]
 
 
-def test_nothing_is_found_that_the_admin_hides(anna: User, settings: Any) -> None:
+def test_nothing_is_found_that_the_admin_hides(anna: User, settings: Any, client: Client) -> None:
     settings.ROOT_URLCONF = Sites
     say("s1", "The ferry leaves.", owner=anna)
     say("other", "The ferry is cancelled.", title="ferry", owner=anna)
-    client = staff("view_session")
     path = LIST.replace("/admin/", "/support/", 1)
     for term in ("ferry", "anna/ferry"):
         answer = client.get(path, {"q": term})
@@ -158,9 +152,8 @@ def test_nothing_is_found_that_the_admin_hides(anna: User, settings: Any) -> Non
     assert list(client.get(path, {"q": "ferry"}).context["cl"].result_list) == []
 
 
-def test_what_is_found_is_escaped(anna: User) -> None:
+def test_what_is_found_is_escaped(anna: User, client: Client) -> None:
     say("first", f"see {EVIL} here", title=EVIL, owner=anna)
-    client = staff("view_session")
     for term in (EVIL, f"anna/{EVIL}", 'x" onclick="', "anna/'; DROP TABLE", "\\", "a/\x00", "/", "anna/"):
         answer = client.get(LIST, {"q": term})
         assert answer.status_code == 200, term

@@ -41,6 +41,7 @@ REST_FRAMEWORK = {
     "URL_FORMAT_OVERRIDE": "limit",
     "PAGE_SIZE": 1,
     "SEARCH_PARAM": "alias",
+    "TEST_REQUEST_DEFAULT_FORMAT": "json",
     "ORDERING_PARAM": "cursor",
     "UNAUTHENTICATED_USER": None,
 }

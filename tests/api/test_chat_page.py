@@ -15,6 +15,7 @@ from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.handles import SessionHandle
 from tests.api.conftest import FIRST, NO_MESSAGE, ROOT, SECOND, messages_body, row_of, url_of
+from tests.api.test_hard_input import assert_problem
 
 pytestmark = pytest.mark.vendors
 
@@ -72,10 +73,7 @@ def test_a_preview_shows_nothing_of_a_redacted_message(api: APIClient, chat: Ses
     chat.redact(2)
     preview = listed(api, chat)["last_message"]
     assert (preview["role"], preview["text"], preview["redacted"]) == ("assistant", "", True)
-
-
-def test_a_session_without_messages_has_no_preview(api: APIClient) -> None:
-    api.post(ROOT, {}, format="json")
+    api.post(ROOT, {})
     assert api.get(ROOT).json()["results"][0]["last_message"] is None
 
 
@@ -83,9 +81,9 @@ def test_a_session_without_messages_has_no_preview(api: APIClient) -> None:
 
 
 def test_a_list_leaves_out_what_is_archived(api: APIClient, chat: SessionHandle) -> None:
-    api.post(ROOT, {"key": "other"}, format="json")
+    api.post(ROOT, {"key": "other"})
     before = api.get(url_of(chat)).json()
-    archived = api.patch(url_of(chat), {"archived": True}, format="json")
+    archived = api.patch(url_of(chat), {"archived": True})
     assert (archived.json()["archived"], archived.json()["updated_at"]) == (True, before["updated_at"])
     assert archived.json()["revision"] == before["revision"]
     assert (keys(api), keys(api, "archived=true"), keys(api, "archived=any")) == (
@@ -96,8 +94,9 @@ def test_a_list_leaves_out_what_is_archived(api: APIClient, chat: SessionHandle)
     assert api.get(url_of(chat)).json()["archived"] is True
     found = api.get("/api/memory/search/?q=Rust").json()["results"]
     assert {hit["session"]["archived"] for hit in found} == {True}
-    api.patch(url_of(chat), {"archived": False}, format="json")
+    api.patch(url_of(chat), {"archived": False})
     assert keys(api) == ["other", "main"]
+    assert (keys(api, "key=main"), keys(api, "key=Main"), keys(api, "key=mai")) == (["main"], [], [])
 
 
 def test_starred_sessions_are_listed_by_themselves_in_pages(api: APIClient, anna: User) -> None:
@@ -105,8 +104,8 @@ def test_starred_sessions_are_listed_by_themselves_in_pages(api: APIClient, anna
         memories["default"].session(f"s{number}", owner=anna).create()
     for key in ("s1", "s4", "s2"):
         url = f"{ROOT}{models.Session.objects.get(key=key).public_id}/"
-        assert api.patch(url, {"starred": True}, format="json").json()["starred"] is True
-    assert api.patch(url, {"starred": True}, format="json").status_code == 200  # It keeps its place.
+        assert api.patch(url, {"starred": True}).json()["starred"] is True
+    assert api.patch(url, {"starred": True}).status_code == 200  # It keeps its place.
     assert keys(api, "starred=true") == ["s4", "s2", "s1"]
     assert keys(api, "starred=false") == ["s5", "s3", "s0"]
     in_order, address = [], f"{ROOT}?ordering=-starred&limit=1"
@@ -119,45 +118,39 @@ def test_starred_sessions_are_listed_by_themselves_in_pages(api: APIClient, anna
     assert keys(api, "ordering=starred&starred=false") == ["s1", "s4", "s2"]
 
 
-def test_a_session_is_found_by_its_key(api: APIClient, chat: SessionHandle) -> None:
-    assert (keys(api, "key=main"), keys(api, "key=Main"), keys(api, "key=mai")) == (["main"], [], [])
-
-
 # Feedback.
 
 
 def test_a_user_rates_a_reply(api: APIClient, chat: SessionHandle) -> None:
     before = api.get(url_of(chat))
     headers = {"If-Match": before["ETag"]}
-    rated = api.patch(
-        url_of(chat, f"messages/{SECOND}/"), {"metadata": {"thumb": "up"}}, format="json", headers=headers
-    )
+    rated = api.patch(url_of(chat, f"messages/{SECOND}/"), {"metadata": {"thumb": "up"}}, headers=headers)
     assert (rated.status_code, rated.json()["metadata"]) == (200, {"thumb": "up"})
     assert rated.json() == api.get(url_of(chat, f"messages/{SECOND}/")).json()
     after = api.get(url_of(chat))
     assert (rated["ETag"], after.json()["updated_at"]) == (after["ETag"], before.json()["updated_at"])
-    again = api.patch(url_of(chat, f"messages/{SECOND}/"), {"metadata": {}}, format="json", headers=headers)
+    again = api.patch(url_of(chat, f"messages/{SECOND}/"), {"metadata": {}}, headers=headers)
     assert again.json()["metadata"] == {}
     chat.append(ChatMessage.human("What is Go?"))
-    stale = api.patch(url_of(chat, f"messages/{SECOND}/"), {"metadata": {}}, format="json", headers=headers)
+    stale = api.patch(url_of(chat, f"messages/{SECOND}/"), {"metadata": {}}, headers=headers)
     assert stale.json()["code"] == "stale_revision"
 
 
 def test_a_patch_without_fields_changes_nothing(api: APIClient, chat: SessionHandle) -> None:
     tag = api.get(url_of(chat))["ETag"]
-    assert api.patch(url_of(chat, f"messages/{SECOND}/"), {}, format="json")["ETag"] == tag
+    assert api.patch(url_of(chat, f"messages/{SECOND}/"), {})["ETag"] == tag
 
 
 def test_feedback_that_is_refused(api: APIClient, chat: SessionHandle) -> None:
     for message_id in (NO_MESSAGE, "1", "x"):
-        missing = api.patch(url_of(chat, f"messages/{message_id}/"), {"metadata": {}}, format="json")
-        assert (missing.status_code, missing.json()["code"]) == (404, "unknown_message")
+        assert_problem(api.patch(url_of(chat, f"messages/{message_id}/"), {"metadata": {}}), 404, "unknown_message")
     chat.redact(2)
-    redacted = api.patch(url_of(chat, f"messages/{SECOND}/"), {"metadata": {"thumb": "up"}}, format="json")
-    assert (redacted.status_code, redacted.json()["code"]) == (409, "message_redacted")
+    assert_problem(
+        api.patch(url_of(chat, f"messages/{SECOND}/"), {"metadata": {"thumb": "up"}}), 409, "message_redacted"
+    )
     bodies: list[Any] = [{"content": "x"}, {"metadata": []}, {"metadata": None}]
     for body in bodies:
-        assert api.patch(url_of(chat, f"messages/{FIRST}/"), body, format="json").status_code == 400
+        assert api.patch(url_of(chat, f"messages/{FIRST}/"), body).status_code == 400
 
 
 # Ids.
@@ -181,14 +174,13 @@ def test_the_id_of_a_message_is_never_used_again(api: APIClient, chat: SessionHa
 
 def test_the_last_turn_is_replaced(api: APIClient, chat: SessionHandle) -> None:
     url, body = url_of(chat, "replace/"), {"after": None, **messages_body("What is Go?")}
-    assert api.post(url, body, format="json").json()["code"] == "precondition_required"
+    assert api.post(url, body).json()["code"] == "precondition_required"
     # The tag of the list of messages names the state, too.
     tag = api.get(url_of(chat, "messages/"))["ETag"]
-    replaced = api.post(url, body, format="json", headers={"If-Match": tag})
+    replaced = api.post(url, body, headers={"If-Match": tag})
     assert (replaced.status_code, replaced.json()["first_position"]) == (201, 1)
     assert [message.message.text for message in chat.history()] == ["What is Go?"]
-    stale = api.post(url, body, format="json", headers={"If-Match": tag})
-    assert (stale.status_code, stale.json()["code"]) == (412, "stale_revision")
+    assert_problem(api.post(url, body, headers={"If-Match": tag}), 412, "stale_revision")
 
 
 @pytest.mark.parametrize(
@@ -202,7 +194,7 @@ def test_the_last_turn_is_replaced(api: APIClient, chat: SessionHandle) -> None:
 def test_a_replacement_that_is_refused_deletes_nothing(
     api: APIClient, chat: SessionHandle, body: Any, status: int, code: str
 ) -> None:
-    refused = api.post(url_of(chat, "replace/"), body, format="json", headers={"If-Match": "*"})
+    refused = api.post(url_of(chat, "replace/"), body, headers={"If-Match": "*"})
     assert (refused.status_code, refused.json()["code"]) == (status, code)
     assert row_of(chat).last_position == 2
 
@@ -210,12 +202,12 @@ def test_a_replacement_that_is_refused_deletes_nothing(
 def test_a_copy_has_a_title_and_names_its_parent(api: APIClient, chat: SessionHandle) -> None:
     chat.update(title="Rust")
     parent = api.get(url_of(chat)).json()
-    plain = api.post(url_of(chat, "fork/"), {"at": FIRST}, format="json").json()
-    titled = api.post(url_of(chat, "fork/"), {"at": FIRST, "title": "What if"}, format="json").json()
+    plain = api.post(url_of(chat, "fork/"), {"at": FIRST}).json()
+    titled = api.post(url_of(chat, "fork/"), {"at": FIRST, "title": "What if"}).json()
     assert (plain["title"], titled["title"]) == ("Rust", "What if")
     assert (plain["forked_from"], parent["forked_from"]) == (parent["id"], None)
     tag = api.get(titled["url"])["ETag"]
-    copy = api.post(f"{titled['url']}fork/", {"at": FIRST}, format="json").json()
+    copy = api.post(f"{titled['url']}fork/", {"at": FIRST}).json()
     assert copy["forked_from"] == titled["id"]
     # The copy of a deleted copy is a copy of the original.
     api.delete(titled["url"])
@@ -237,7 +229,7 @@ def test_a_list_of_sessions_has_a_tag_of_what_it_shows(api: APIClient, chat: Ses
         lambda: chat.append(ChatMessage.human("more")),
         lambda: chat.update(starred=True),
         lambda: models.Session.objects.update(title="by hand"),
-        lambda: api.post(ROOT, {}, format="json"),
+        lambda: api.post(ROOT, {}),
     ):
         tag = {"If-None-Match": api.get(ROOT)["ETag"]}
         change()

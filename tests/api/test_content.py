@@ -38,7 +38,7 @@ def user(content: Any, **fields: Any) -> dict[str, Any]:
 
 
 def post(client: APIClient, chat: SessionHandle, *messages: Any) -> Any:
-    return client.post(url_of(chat, "messages/"), {"messages": list(messages)}, format="json")
+    return client.post(url_of(chat, "messages/"), {"messages": list(messages)})
 
 
 # Messages that append takes and that a plain client may not send, whatever CONTENT_PARTS says: code and pointer.
@@ -272,7 +272,7 @@ def test_base64_is_accepted_as_it_is_written(data: bytes) -> None:
 def test_a_message_that_no_context_has_room_for_is_refused(api: APIClient, chat: SessionHandle) -> None:
     assert chat.memory.options.max_context_tokens == 6000
     before = dump_tables()
-    response = api.post(url_of(chat, "messages/"), messages_body("Fine.", "word " * 200_000), format="json")
+    response = api.post(url_of(chat, "messages/"), messages_body("Fine.", "word " * 200_000))
     assert_problem(response, 413, "message_too_large", "/messages/1")
     assert "about 200195 tokens; the limit is 6000" in response.json()["detail"]
     assert dump_tables() == before
@@ -286,9 +286,8 @@ def test_a_site_sets_the_size_of_a_message(api: APIClient, chat: SessionHandle, 
         settings.CONVMEMORY_API = {"MAX_MESSAGE_TOKENS": limit}
         assert post(api, chat, user("word " * 1500)).status_code == status
     assert row_of(chat).last_position == 3
-
-
-def test_parts_count_together(api: APIClient, chat: SessionHandle) -> None:
+    # Parts count together.
+    settings.CONVMEMORY_API = {}
     parts = [{"type": "text", "text": "word " * 2500}] * 3
     assert_problem(post(api, chat, user(parts)), 413, "message_too_large", "/messages/0")
 
@@ -319,14 +318,11 @@ def test_the_permission_is_asked_for_only_if_it_matters(
 def test_a_client_that_may_write_as_the_assistant_may_say_what_kind_of_text_it_is(
     api: APIClient, chat: SessionHandle, settings: Any, kind: str
 ) -> None:
+    # A kind of the site is everybody's.
+    assert post(api, chat, user("Hello.", kind="note")).status_code == 201
     settings.CONVMEMORY_API = {"WRITABLE_ROLES": ["user", "assistant"]}
     assert post(api, chat, {"role": "assistant", "content": "Thinking.", "kind": kind}).status_code == 201
-    assert chat.history(after=2, limit=1)[0].message.kind == kind
-
-
-def test_a_plain_client_chooses_a_kind_of_the_site(api: APIClient, chat: SessionHandle) -> None:
-    assert post(api, chat, user("Hello.", kind="note")).status_code == 201
-    assert chat.history(after=2, limit=1)[0].message.kind == "note"
+    assert [stored.message.kind for stored in chat.history(after=2)] == ["note", kind]
 
 
 def test_every_kind_that_a_prompt_names_as_the_model_is_one_of_the_model() -> None:

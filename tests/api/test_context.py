@@ -16,6 +16,7 @@ from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.handles import SessionHandle
 from django_convmemory.testing import ScriptedMemories
 from tests.api.conftest import row_of, url_of
+from tests.api.test_hard_input import assert_problem
 from tests.chunks import Killed
 
 
@@ -84,8 +85,7 @@ def test_the_option_decides_whether_a_context_quotes(api: APIClient, folded: Ses
 
 @pytest.mark.parametrize("query", ["recall=", "recall=%00", "recall=1&recall=0"])
 def test_what_cannot_be_recalled_is_refused(api: APIClient, chat: SessionHandle, query: str) -> None:
-    refused = api.get(url_of(chat, f"context/?{query}"))
-    assert (refused.status_code, refused.json()["code"]) == (400, "invalid")
+    assert_problem(api.get(url_of(chat, f"context/?{query}")), 400, "invalid")
 
 
 def test_the_versions_of_the_summary_are_listed(api: APIClient, folded: SessionHandle) -> None:
@@ -137,7 +137,7 @@ def test_a_worker_folds_after_a_request_to_compact(
     chat.append(*[ChatMessage.human("word " * 50) for _ in range(8)])
     convmemory._queue.clear()
     convmemory.reply("a summary")
-    asked = api.post(url_of(chat, "compact/"), {}, format="json")
+    asked = api.post(url_of(chat, "compact/"), {})
     assert asked.status_code == 202
     assert api.get(asked["Location"]).json()["state"] == "due"
     assert convmemory.run() == ["published"]
@@ -148,7 +148,7 @@ def test_a_worker_rebuilds_the_summary_after_a_request(
     api: APIClient, folded: SessionHandle, convmemory: ScriptedMemories
 ) -> None:
     convmemory.reply("rebuilt")
-    assert api.post(url_of(folded, "rebuild/"), {}, format="json").status_code == 202
+    assert api.post(url_of(folded, "rebuild/"), {}).status_code == 202
     assert folded.load().summary == "the second summary"
     assert convmemory.run() == ["published"]
     assert folded.load().summary == "rebuilt"
@@ -156,30 +156,26 @@ def test_a_worker_rebuilds_the_summary_after_a_request(
     assert {message.version for message in explained if message.disposition == "folded"} == {3}
 
 
-def test_a_session_without_a_summary_cannot_be_rebuilt(api: APIClient, chat: SessionHandle) -> None:
-    assert api.post(url_of(chat, "rebuild/"), {}, format="json").json()["code"] == "nothing_to_do"
-
-
 def test_a_rebuild_is_refused_if_no_task_can_be_sent(api: APIClient, folded: SessionHandle) -> None:
     from django_convmemory.scheduling import NullScheduler
 
     memories["default"].scheduler = NullScheduler()
-    refused = api.post(url_of(folded, "rebuild/"), {}, format="json")
-    assert (refused.status_code, refused.json()["code"]) == (503, "broker_unavailable")
-    assert api.post(url_of(folded, "compact/"), {}, format="json").status_code == 202
+    assert_problem(api.post(url_of(folded, "rebuild/"), {}), 503, "broker_unavailable")
+    assert api.post(url_of(folded, "compact/"), {}).status_code == 202
 
 
-def test_a_memory_without_summaries_cannot_be_compacted(api: APIClient, chat: SessionHandle, settings: Any) -> None:
+def test_without_summaries_there_is_nothing_to_do(api: APIClient, chat: SessionHandle, settings: Any) -> None:
+    assert api.post(url_of(chat, "rebuild/"), {}).json()["code"] == "nothing_to_do"
     settings.CONVMEMORY = {"default": {"MEMORY": "django_convmemory.memory.ConversationBufferMemory"}}
-    assert api.post(url_of(chat, "compact/"), {}, format="json").json()["code"] == "nothing_to_do"
+    assert api.post(url_of(chat, "compact/"), {}).json()["code"] == "nothing_to_do"
 
 
 def test_requests_that_call_a_model_are_throttled(
     api: APIClient, folded: SessionHandle, convmemory: ScriptedMemories
 ) -> None:
-    codes = [api.post(url_of(folded, "compact/"), {}, format="json").status_code for _ in range(31)]
+    codes = [api.post(url_of(folded, "compact/"), {}).status_code for _ in range(31)]
     assert codes == [202] * 30 + [429]
-    limited = api.post(url_of(folded, "rebuild/"), {}, format="json")
+    limited = api.post(url_of(folded, "rebuild/"), {})
     assert (limited.status_code, limited.json()["code"]) == (429, "throttled")
     assert 0 < int(limited["Retry-After"]) <= 3601
 

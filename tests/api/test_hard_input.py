@@ -73,8 +73,8 @@ def test_bodies_that_are_not_valid(api: APIClient, chat: SessionHandle, body: by
 
 def test_a_body_above_the_limit_is_refused(api: APIClient, chat: SessionHandle, settings: Any) -> None:
     settings.CONVMEMORY_API = {"MAX_BODY_BYTES": 100}
-    assert_problem(api.post(url_of(chat, "messages/"), messages_body("x" * 100), format="json"), 413, "body_too_large")
-    assert api.post(url_of(chat, "messages/"), messages_body("x"), format="json").status_code == 201
+    assert_problem(api.post(url_of(chat, "messages/"), messages_body("x" * 100)), 413, "body_too_large")
+    assert api.post(url_of(chat, "messages/"), messages_body("x")).status_code == 201
 
 
 def test_a_body_without_a_length_is_refused(api: APIClient, chat: SessionHandle) -> None:
@@ -85,13 +85,11 @@ def test_a_body_without_a_length_is_refused(api: APIClient, chat: SessionHandle)
 
 def test_at_most_50_errors_are_listed(api: APIClient, chat: SessionHandle) -> None:
     for body in ({"messages": [0] * 100}, {f"x{number}": 1 for number in range(1000)}):
-        response = api.post(url_of(chat, "messages/"), body, format="json")
+        response = api.post(url_of(chat, "messages/"), body)
         assert response.status_code == 400
         assert len(response.json()["errors"]) <= 50
     # The messages are counted before each is validated.
-    assert_problem(
-        api.post(url_of(chat, "messages/"), {"messages": [0] * 101}, format="json"), 400, "too_many_messages"
-    )
+    assert_problem(api.post(url_of(chat, "messages/"), {"messages": [0] * 101}), 400, "too_many_messages")
 
 
 @pytest.mark.parametrize("content_type", ["text/plain", "multipart/form-data; boundary=x", "application/xml", ""])
@@ -143,7 +141,7 @@ MESSAGES: list[tuple[Any, str, str]] = [
 @pytest.mark.parametrize(("body", "code", "pointer"), MESSAGES, ids=lambda value: str(value)[:60])
 def test_messages_that_are_not_valid(api: APIClient, chat: SessionHandle, body: Any, code: str, pointer: str) -> None:
     before = dump_tables()
-    assert_problem(api.post(url_of(chat, "messages/"), body, format="json"), 400, code, pointer or None)
+    assert_problem(api.post(url_of(chat, "messages/"), body), 400, code, pointer or None)
     assert dump_tables() == before
 
 
@@ -177,7 +175,7 @@ def test_messages_that_are_not_valid(api: APIClient, chat: SessionHandle, body: 
 )
 def test_actions_with_a_wrong_body(api: APIClient, chat: SessionHandle, path: str, body: Any, pointer: str) -> None:
     before = dump_tables()
-    response = api.post(url_of(chat, path), body, format="json", headers={"If-Match": "*"})
+    response = api.post(url_of(chat, path), body, headers={"If-Match": "*"})
     assert pointer in {error["pointer"] for error in response.json()["errors"]}
     assert response.status_code == 400
     assert dump_tables() == before
@@ -307,7 +305,7 @@ def test_idempotency_keys_that_are_not_valid(api: APIClient, chat: SessionHandle
         (url_of(chat, "fork/"), {"at": FIRST}),
         (ROOT, {}),
     ):
-        response = api.post(url, body, format="json", headers={"Idempotency-Key": key, "If-Match": "*"})
+        response = api.post(url, body, headers={"Idempotency-Key": key, "If-Match": "*"})
         assert_problem(response, 400, "invalid_idempotency_key")
     assert dump_tables() == before
 
@@ -320,8 +318,8 @@ def test_addresses_with_a_wrong_id(api: APIClient, session: str) -> None:
 
 def test_input_is_escaped_in_pages(api: APIClient, chat: SessionHandle) -> None:
     script = "<script>alert(1)</script>"
-    api.patch(url_of(chat), {"title": script}, format="json")
-    api.post(url_of(chat, "messages/"), messages_body(script), format="json")
+    api.patch(url_of(chat), {"title": script})
+    api.post(url_of(chat, "messages/"), messages_body(script))
     for url in (ROOT, url_of(chat), url_of(chat, "messages/"), url_of(chat, "context/"), f"{ROOT}?ordering={script}"):
         page = api.get(url, headers={"Accept": "text/html"})
         assert page["Content-Type"].startswith("text/html")
@@ -333,12 +331,12 @@ def test_what_the_browsable_api_proposes_is_accepted(api: APIClient) -> None:
     page = api.get(ROOT, headers={"Accept": "text/html"}).content.decode()
     proposed = re.search(r'<textarea name="_content"[^>]*>(.*?)</textarea>', page, re.DOTALL)
     assert proposed is not None
-    assert api.post(ROOT, json.loads(html.unescape(proposed[1])), format="json").status_code == 201
+    assert api.post(ROOT, json.loads(html.unescape(proposed[1]))).status_code == 201
 
 
 @pytest.mark.parametrize(("method", "status"), [("get", 405), ("post", 404)])
 def test_the_browsable_api_shows_errors_as_pages(api: APIClient, chat: SessionHandle, method: str, status: int) -> None:
     call: Callable[..., Any] = getattr(api, method)
-    page = call(url_of(chat, f"messages/{NO_MESSAGE}/redact/"), {}, format="json", headers={"Accept": "text/html"})
+    page = call(url_of(chat, f"messages/{NO_MESSAGE}/redact/"), {}, headers={"Accept": "text/html"})
     assert page.status_code == status
     assert page["Content-Type"].startswith("text/html")

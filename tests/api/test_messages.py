@@ -17,15 +17,16 @@ from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.handles import SessionHandle
 from tests.api.conftest import FIRST, NO_MESSAGE, ROOT, messages_body, row_of, url_of
+from tests.api.test_hard_input import assert_problem
 
 pytestmark = pytest.mark.vendors
 
 
 def test_one_message_or_several_are_stored(api: APIClient, chat: SessionHandle) -> None:
-    single = api.post(url_of(chat, "messages/"), messages_body("And ownership?"), format="json")
+    single = api.post(url_of(chat, "messages/"), messages_body("And ownership?"))
     assert single.status_code == 201, single.data
     assert (single.data["first_position"], single.data["last_position"], single.data["replayed"]) == (3, 3, False)
-    many = api.post(url_of(chat, "messages/"), messages_body("a", "b"), format="json")
+    many = api.post(url_of(chat, "messages/"), messages_body("a", "b"))
     assert (many.data["first_position"], many.data["last_position"]) == (4, 5)
     assert [row.message.text for row in chat.history(after=2)] == ["And ownership?", "a", "b"]
 
@@ -34,14 +35,13 @@ def test_one_message_or_several_are_stored(api: APIClient, chat: SessionHandle) 
 def test_a_user_may_store_only_user_messages(api: APIClient, chat: SessionHandle, role: str) -> None:
     message = {"role": role, "content": "I obey.", **({"tool_call_id": "c"} if role == "tool" else {})}
     both = {"messages": [{"role": "user", "content": "hello"}, message]}
-    refused = api.post(url_of(chat, "messages/"), both, format="json")
-    assert (refused.status_code, refused.json()["code"]) == (403, "role_not_allowed")
+    assert_problem(api.post(url_of(chat, "messages/"), both), 403, "role_not_allowed")
     assert row_of(chat).last_position == 2
 
 
 def test_a_trusted_service_sends_the_usage_of_a_reply(service: APIClient, chat: SessionHandle) -> None:
     reply = messages_body("Sure.", role="assistant") | {"usage": {"prompt_tokens": 12, "completion_tokens": 3}}
-    assert service.post(url_of(chat, "messages/"), reply, format="json").status_code == 201
+    assert service.post(url_of(chat, "messages/"), reply).status_code == 201
     assert models.Message.objects.get(position=3).usage == reply["usage"]
 
 
@@ -54,14 +54,13 @@ def test_a_trusted_service_stores_an_exchange_with_tools(service: APIClient, cha
             {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": "found"}], "kind": "lookup"},
         ]
     }
-    assert service.post(url_of(chat, "messages/"), exchange, format="json").status_code == 201
+    assert service.post(url_of(chat, "messages/"), exchange).status_code == 201
     stored = service.get(url_of(chat, "messages/?after=3")).json()["results"]
     result = {key: value for key, value in exchange["messages"][2].items() if key != "kind"}
     assert [message["message"] for message in stored] == [exchange["messages"][1], result]
     assert [message["kind"] for message in stored] == ["chat", "lookup"]
     late = {"messages": [{"role": "tool", "tool_call_id": "c9", "content": "?"}]}
-    refused = service.post(url_of(chat, "messages/"), late, format="json")
-    assert (refused.status_code, refused.json()["code"]) == (409, "tool_result_refused")
+    assert_problem(service.post(url_of(chat, "messages/"), late), 409, "tool_result_refused")
 
 
 def test_messages_are_listed_in_both_orders(api: APIClient, chat: SessionHandle) -> None:
@@ -86,45 +85,39 @@ def test_a_message_is_read_by_its_id(api: APIClient, chat: SessionHandle) -> Non
     assert stored["message"] == {"role": "user", "content": "What is Rust?"}
     assert (stored["position"], stored["kind"], stored["metadata"], stored["redacted"]) == (1, "chat", {}, False)
     for message_id in (NO_MESSAGE, "1", "-1", "x", "9" * 30):
-        missing = api.get(url_of(chat, f"messages/{message_id}/"))
-        assert (missing.status_code, missing.json()["code"]) == (404, "unknown_message")
-
-
-def test_a_redacted_message_is_empty(api: APIClient, chat: SessionHandle) -> None:
-    assert api.post(url_of(chat, f"messages/{FIRST}/redact/"), {}, format="json").json() == {
+        assert_problem(api.get(url_of(chat, f"messages/{message_id}/")), 404, "unknown_message")
+    # A redacted one is empty.
+    assert api.post(url_of(chat, f"messages/{FIRST}/redact/"), {}).json() == {
         "sessions": 1,
         "in_flight": False,
     }
     stored = api.get(url_of(chat, f"messages/{FIRST}/")).json()
     assert (stored["message"]["content"], stored["redacted"]) == ("", True)
-    assert (
-        api.post(url_of(chat, f"messages/{NO_MESSAGE}/redact/"), {}, format="json").json()["code"] == "unknown_message"
-    )
+    assert api.post(url_of(chat, f"messages/{NO_MESSAGE}/redact/"), {}).json()["code"] == "unknown_message"
 
 
 def test_truncating_requires_the_current_etag(api: APIClient, chat: SessionHandle) -> None:
     url, body = url_of(chat, "truncate/"), {"after": FIRST}
-    assert api.post(url, body, format="json").json()["code"] == "precondition_required"
+    assert api.post(url, body).json()["code"] == "precondition_required"
     tag = api.get(url_of(chat, "context/"))["ETag"]
-    assert api.post(url, body, format="json", headers={"If-Match": tag}).json() == {"removed": 1}
+    assert api.post(url, body, headers={"If-Match": tag}).json() == {"removed": 1}
     chat.append(ChatMessage.ai("Another answer."))
-    again = api.post(url, body, format="json", headers={"If-Match": f"W/{tag}"})
-    assert (again.status_code, again.json()["code"]) == (412, "stale_revision")
+    assert_problem(api.post(url, body, headers={"If-Match": f"W/{tag}"}), 412, "stale_revision")
     assert row_of(chat).last_position == 2
     for header in ('"x-1"', '"99999999999999999999-a"'):
-        assert api.post(url, body, format="json", headers={"If-Match": header}).status_code == 412
+        assert api.post(url, body, headers={"If-Match": header}).status_code == 412
     for header in ("x", tag.strip('"'), tag[:-1], f"{tag} {tag}", f"{tag}, x", f"*, {tag}", f"w/{tag}", '"'):
-        refused = api.post(url, body, format="json", headers={"If-Match": header})
+        refused = api.post(url, body, headers={"If-Match": header})
         assert (refused.status_code, refused.json()["code"]) == (400, "invalid_etag"), header
     tags = f'"7-x", {api.get(url_of(chat))["ETag"]}'
-    assert api.post(url, body, format="json", headers={"If-Match": tags}).json() == {"removed": 1}
-    assert api.post(url, body, format="json", headers={"If-Match": "*"}).json() == {"removed": 0}
+    assert api.post(url, body, headers={"If-Match": tags}).json() == {"removed": 1}
+    assert api.post(url, body, headers={"If-Match": "*"}).json() == {"removed": 0}
 
 
 def test_if_match_compares_what_the_request_changes(api: APIClient, chat: SessionHandle) -> None:
     def status(method: str, path: str, body: Any, tag: str) -> int:
         url = url_of(chat, path)
-        return int(getattr(api, method)(url, body, format="json", headers={"If-Match": tag}).status_code)
+        return int(getattr(api, method)(url, body, headers={"If-Match": tag}).status_code)
 
     tag = api.get(url_of(chat))["ETag"]
     # A fold changes what a response shows, and neither messages nor the title.
@@ -140,15 +133,12 @@ def test_if_match_compares_what_the_request_changes(api: APIClient, chat: Sessio
 
 
 def test_a_copy_belongs_to_the_user_who_makes_it(api: APIClient, chat: SessionHandle, anna: User) -> None:
-    copy = api.post(url_of(chat, "fork/"), {"at": FIRST, "key": "what if"}, format="json")
+    copy = api.post(url_of(chat, "fork/"), {"at": FIRST, "key": "what if"})
     assert (copy.status_code, copy.data["messages"], copy.data["fork_position"]) == (201, 1, 1)
     assert models.Session.objects.get(key="what if").owner == anna
     assert api.get(copy["Location"]).data == copy.data
-    assert (
-        api.post(url_of(chat, "fork/"), {"at": FIRST, "key": "main"}, format="json").json()["code"] == "session_exists"
-    )
-    beyond = api.post(url_of(chat, "fork/"), {"at": NO_MESSAGE}, format="json")
-    assert (beyond.status_code, beyond.json()["code"]) == (409, "unknown_message")
+    assert api.post(url_of(chat, "fork/"), {"at": FIRST, "key": "main"}).json()["code"] == "session_exists"
+    assert_problem(api.post(url_of(chat, "fork/"), {"at": NO_MESSAGE}), 409, "unknown_message")
 
 
 def test_an_export_is_one_record(api: APIClient, chat: SessionHandle) -> None:
@@ -156,13 +146,13 @@ def test_an_export_is_one_record(api: APIClient, chat: SessionHandle) -> None:
     assert (response.status_code, response["Content-Type"]) == (200, "application/jsonl")
     record = json.loads(b"".join(response.streaming_content))  # type: ignore[attr-defined]
     assert (record["key"], len(record["messages"]), record["owner"]) == ("main", 2, "anna")
-    empty = api.post(ROOT, {}, format="json")
+    empty = api.post(ROOT, {})
     assert b"".join(api.get(f"{empty['Location']}export/").streaming_content) == b""  # type: ignore[attr-defined]
 
 
 def test_errors_name_their_place_and_the_repair(api: APIClient, chat: SessionHandle) -> None:
     messages = [{"role": "user", "content": "a"}, {"role": "user"}]
-    [error] = api.post(url_of(chat, "messages/"), {"messages": messages}, format="json").json()["errors"]
+    [error] = api.post(url_of(chat, "messages/"), {"messages": messages}).json()["errors"]
     assert (error["pointer"], error["code"]) == ("/messages/1", "invalid_message")
     [error] = api.get(f"{ROOT}?ordering=-updated_at").json()["errors"]
     assert "-created, created, -updated, updated" in error["detail"]
@@ -170,7 +160,7 @@ def test_errors_name_their_place_and_the_repair(api: APIClient, chat: SessionHan
     assert "cursor" in error["detail"]
     [error] = api.get(f"{ROOT}?created_after=2026-01-01T00:00:00").json()["errors"]
     assert "%2B" in error["detail"]
-    used = api.post(url_of(chat, "messages/"), messages_body("a") | {"usage": {"total_tokens": 3}}, format="json")
+    used = api.post(url_of(chat, "messages/"), messages_body("a") | {"usage": {"total_tokens": 3}})
     assert (used.status_code, "Leave usage out" in used.json()["detail"]) == (403, True)
 
 
@@ -202,8 +192,7 @@ def test_if_match_holds_until_the_change_is_made(
     tag = api.get(url_of(chat))["ETag"]
     settings.CONVMEMORY_API = {"PERMISSION_CLASSES": ["tests.api.test_messages.AnotherRequestMeanwhile"]}
     before = row_of(chat).last_position
-    response = getattr(api, method)(url_of(chat, path), body, format="json", headers={"If-Match": tag})
-    assert (response.status_code, response.json()["code"]) == (412, "stale_revision")
+    assert_problem(getattr(api, method)(url_of(chat, path), body, headers={"If-Match": tag}), 412, "stale_revision")
     assert (row_of(chat).last_position, models.Session.objects.count()) == (before + 1, 1)
     assert not models.Message.objects.exclude(redacted_at=None).exists()
 

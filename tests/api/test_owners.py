@@ -126,9 +126,9 @@ def strangers(settings: Any) -> Iterator[tuple[str, APIClient]]:
 
 
 def with_a_conversation(client: APIClient) -> APIClient:
-    created = client.post(f"{ROOT}sessions/", {"key": "theirs"}, format="json")
+    created = client.post(f"{ROOT}sessions/", {"key": "theirs"})
     message = {"role": "user", "content": "Their secret."}
-    client.post(f"{created['Location']}messages/", {"messages": [message]}, format="json")
+    client.post(f"{created['Location']}messages/", {"messages": [message]})
     return client
 
 
@@ -204,9 +204,9 @@ def test_a_copy_does_not_name_a_session_that_the_request_does_not_reach(anna: Us
 
 def test_a_key_of_somebody_else_is_free(anna: User, mine: SessionHandle, settings: Any) -> None:
     headers = {"Idempotency-Key": "k"}
-    first = client_of(anna).post(f"{ROOT}sessions/", {"key": "new"}, format="json", headers=headers)
+    first = client_of(anna).post(f"{ROOT}sessions/", {"key": "new"}, headers=headers)
     for kind, stranger in strangers(settings):
-        answer = stranger.post(f"{ROOT}sessions/", {"key": "new", "title": "Mine"}, format="json", headers=headers)
+        answer = stranger.post(f"{ROOT}sessions/", {"key": "new", "title": "Mine"}, headers=headers)
         assert answer.status_code == (403 if kind == "nobody" else 201), kind
         assert first.json()["id"] not in answer.content.decode(), kind
 
@@ -214,7 +214,7 @@ def test_a_key_of_somebody_else_is_free(anna: User, mine: SessionHandle, setting
 def test_a_body_cannot_name_the_owner(anna: User) -> None:
     other = client_of(User.objects.create_user("other"))
     for field in ("owner", "owner_id", "visitor", "public_id", "name_hash", "id"):
-        refused = other.post(f"{ROOT}sessions/", {field: anna.pk}, format="json")
+        refused = other.post(f"{ROOT}sessions/", {field: anna.pk})
         assert (refused.status_code, refused.json()["errors"][0]["code"]) == (400, "unknown_field"), field
     assert models.Session.objects.count() == 0
 

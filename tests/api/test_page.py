@@ -57,9 +57,9 @@ def test_the_requests_of_the_page_succeed_in_order(api: APIClient, settings: Any
 @pytest.mark.django_db(transaction=True)
 def test_the_page_shows_what_a_turn_returns(api: APIClient, settings: Any) -> None:
     settings.CONVMEMORY_API = {"RESPONDER": f"{__name__}.ask"}
-    session = api.post(ROOT, {}, format="json").json()["url"]
-    api.post(f"{session}messages/", {"messages": [{"role": "user", "content": "Hi"}]}, format="json")
-    answer = api.post(f"{session}turns/", {"message": {"content": "And where do we sleep?"}}, format="json")
+    session = api.post(ROOT, {}).json()["url"]
+    api.post(f"{session}messages/", {"messages": [{"role": "user", "content": "Hi"}]})
+    answer = api.post(f"{session}turns/", {"message": {"content": "And where do we sleep?"}})
     [(tag, shown)] = re.findall(r"```http\nHTTP/1.1 201 Created\nETag: (.*?)\n\n(.*?)```", PAGE, re.DOTALL)
     assert re.fullmatch(re.sub(r"\d+", r"\\d+", tag), answer["ETag"])
     assert contains(answer.json(), json.loads(shown))
@@ -152,6 +152,6 @@ def test_a_check_reports_what_is_wrong_with_the_settings(value: Any, message: st
 def test_appends_are_throttled_if_the_site_sets_a_rate(api: APIClient, chat: SessionHandle, settings: Any) -> None:
     settings.REST_FRAMEWORK = settings.REST_FRAMEWORK | {"DEFAULT_THROTTLE_RATES": {"convmemory_append": "2/min"}}
     body = {"messages": [{"role": "user", "content": "hello"}]}
-    problems = [api.post(url_of(chat, "messages/"), body, format="json").status_code for _ in range(3)]
+    problems = [api.post(url_of(chat, "messages/"), body).status_code for _ in range(3)]
     assert problems == [201, 201, 429]
     assert api.get(ROOT).status_code == 200

@@ -149,7 +149,7 @@ def test_every_code_of_a_value_occurs(api: APIClient, chat: SessionHandle) -> No
     assert listed | OTHER_VALUES.keys() == set(get_args(responses.ValueCode))
     for code, (path, body) in OTHER_VALUES.items():
         url = f"{ROOT}{path}" if path.startswith("?") else url_of(chat, path)
-        response = api.get(url) if body is None else api.post(url, body, format="json")
+        response = api.get(url) if body is None else api.post(url, body)
         assert code in {error["code"] for error in response.json()["errors"]}, (code, response.json())
 
 

@@ -22,12 +22,13 @@ from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.handles import SessionHandle
 from django_convmemory.search import indexing
 from tests.api.conftest import FIRST, NO_MESSAGE, ROOT, messages_body, row_of, url_of
+from tests.api.test_hard_input import assert_problem
 
 pytestmark = pytest.mark.vendors
 
 
 def test_a_session_is_created_and_read(api: APIClient, anna: User) -> None:
-    created = api.post(ROOT, {"key": "trip", "title": "São Paulo", "metadata": {"plan": ["a"]}}, format="json")
+    created = api.post(ROOT, {"key": "trip", "title": "São Paulo", "metadata": {"plan": ["a"]}})
     assert created.status_code == 201, created.data
     assert '"key":"trip","title":"São Paulo","metadata":{"plan":["a"]}'.encode() in created.content
     assert (created.data["messages"], created.data["tokens"], created.data["state"]) == (0, 0, "idle")
@@ -43,24 +44,27 @@ def test_a_session_is_created_and_read(api: APIClient, anna: User) -> None:
 
 
 def test_every_field_of_a_new_session_is_optional(api: APIClient) -> None:
-    first, second = (api.post(ROOT, {}, format="json") for _ in range(2))
+    first, second = (api.post(ROOT, {}) for _ in range(2))
     assert (first.status_code, second.status_code) == (201, 201)
     assert uuid.UUID(first.data["key"]) != uuid.UUID(second.data["key"])
 
 
 def test_a_key_that_exists_is_refused(api: APIClient, chat: SessionHandle) -> None:
-    again = api.post(ROOT, {"key": "main"}, format="json")
-    assert (again.status_code, again.json()["code"]) == (409, "session_exists")
+    assert_problem(api.post(ROOT, {"key": "main"}), 409, "session_exists")
 
 
-def test_the_setting_aliases_limits_the_api(api: APIClient, chat: SessionHandle, settings: object) -> None:
-    settings.CONVMEMORY_API = {"ALIASES": []}  # type: ignore[attr-defined]
+def test_the_setting_aliases_limits_the_api(api: APIClient, chat: SessionHandle, settings: Any) -> None:
+    settings.CONVMEMORY_API = {"ALIASES": []}
     assert api.get(url_of(chat)).status_code == 404
     assert api.get(ROOT).json()["results"] == []
     for body in ({"alias": "default"}, {}):
-        refused = api.post(ROOT, body, format="json").json()["errors"][0]
+        refused = api.post(ROOT, body).json()["errors"][0]
         assert (refused["pointer"], refused["code"]) == ("/alias", "unknown_alias")
     assert models.Session.objects.count() == 1
+    # Sessions of a removed alias are out of reach.
+    settings.CONVMEMORY_API = {}
+    models.Session.objects.update(alias="gone")
+    assert api.get(url_of(chat)).status_code == 404
 
 
 @pytest.mark.parametrize(
@@ -72,19 +76,14 @@ def test_a_session_without_an_alias_goes_to_the_first_that_the_api_offers(
 ) -> None:
     settings.CONVMEMORY = dict.fromkeys(("wide", "default", "narrow"), settings.CONVMEMORY["default"])
     settings.CONVMEMORY_API = {"ALIASES": allowed}
-    created = api.post(ROOT, {"key": "trip"}, format="json")
+    created = api.post(ROOT, {"key": "trip"})
     assert (created.status_code, created.data["alias"]) == (201, alias)
     assert api.get(created["Location"]).status_code == 200
 
 
-def test_sessions_of_a_removed_alias_are_out_of_reach(api: APIClient, chat: SessionHandle) -> None:
-    models.Session.objects.update(alias="gone")
-    assert api.get(url_of(chat)).status_code == 404
-
-
 def test_sessions_are_listed_page_by_page_in_both_directions(api: APIClient, anna: User) -> None:
     for number in range(5):
-        api.post(ROOT, {"key": f"k{number}"}, format="json")
+        api.post(ROOT, {"key": f"k{number}"})
 
     def keys(url: str) -> tuple[list[str], dict[str, Any]]:
         page = api.get(url).json()
@@ -126,7 +125,7 @@ def test_a_time_is_read_as_it_was_stored(chat: SessionHandle) -> None:
 
 def test_sessions_are_filtered(api: APIClient, anna: User) -> None:
     for key, title in (("a", "Trip to Lisbon"), ("b", "The boiler"), ("c", "lisbon again")):
-        api.post(ROOT, {"key": key, "title": title}, format="json")
+        api.post(ROOT, {"key": key, "title": title})
     sessions = models.Session.objects
     sessions.filter(key="a").update(due_since=Clock(-60))
     sessions.filter(key="b").update(
@@ -155,24 +154,22 @@ def test_sessions_are_filtered(api: APIClient, anna: User) -> None:
 
 def test_the_owner_changes_title_and_metadata(api: APIClient, chat: SessionHandle) -> None:
     before = api.get(url_of(chat))
-    changed = api.patch(url_of(chat), {"title": "Rust"}, format="json", headers={"If-Match": before["ETag"]})
+    changed = api.patch(url_of(chat), {"title": "Rust"}, headers={"If-Match": before["ETag"]})
     assert (changed.status_code, changed.data["title"], changed.data["metadata"]) == (200, "Rust", {})
     assert changed["ETag"] != before["ETag"]
     for metadata in ({"a": 1, "b": 2}, {"b": 3}, {}):
-        changed = api.patch(url_of(chat), {"metadata": metadata}, format="json")
+        changed = api.patch(url_of(chat), {"metadata": metadata})
         assert (changed.data["title"], changed.data["metadata"]) == ("Rust", metadata)
-    stale = api.patch(url_of(chat), {"title": "C"}, format="json", headers={"If-Match": before["ETag"]})
-    assert (stale.status_code, stale.json()["code"]) == (412, "stale_revision")
+    assert_problem(api.patch(url_of(chat), {"title": "C"}, headers={"If-Match": before["ETag"]}), 412, "stale_revision")
     assert row_of(chat).title == "Rust"
 
 
 def test_an_empty_patch_changes_nothing(api: APIClient, chat: SessionHandle) -> None:
     before, row = api.get(url_of(chat)), row_of(chat)
-    same = api.patch(url_of(chat), {}, format="json", headers={"If-Match": before["ETag"]})
+    same = api.patch(url_of(chat), {}, headers={"If-Match": before["ETag"]})
     assert (same.status_code, same.data, same["ETag"]) == (200, before.data, before["ETag"])
     assert (row_of(chat).revision, row_of(chat).updated_at) == (row.revision, row.updated_at)
-    stale = api.patch(url_of(chat), {}, format="json", headers={"If-Match": '"9-i"'})
-    assert (stale.status_code, stale.json()["code"]) == (412, "stale_revision")
+    assert_problem(api.patch(url_of(chat), {}, headers={"If-Match": '"9-i"'}), 412, "stale_revision")
 
 
 def test_a_session_is_deleted_with_its_messages(api: APIClient, chat: SessionHandle) -> None:
@@ -200,19 +197,19 @@ def test_polling_with_an_etag_takes_one_statement(
     assert api.get(url, headers={"If-None-Match": changed["ETag"]}).status_code == 200
 
 
-def test_the_end_of_a_lease_changes_the_etag(api: APIClient, chat: SessionHandle) -> None:
+def test_what_else_changes_the_etag(api: APIClient, chat: SessionHandle, settings: Any) -> None:
     models.Session.objects.update(lease_expires_at=Clock(60))
     leased = api.get(url_of(chat, "status/"))
     assert leased.data["state"] == "compacting"
     models.Session.objects.update(lease_expires_at=Clock(-1))
     ended = api.get(url_of(chat, "status/"), headers={"If-None-Match": leased["ETag"]})
     assert (ended.status_code, ended.data["state"]) == (200, "idle")
-
-
-def test_other_options_change_the_etag(api: APIClient, chat: SessionHandle, settings: object) -> None:
+    # A title that the site changes itself.
+    models.Session.objects.update(title="another")
+    assert api.get(url_of(chat, "status/"), headers={"If-None-Match": ended["ETag"]}).status_code == 200
+    # Other options.
     before = api.get(url_of(chat, "context/"))
-    options = settings.CONVMEMORY["default"] | {"OPTIONS": {"max_token_limit": 100}}  # type: ignore[attr-defined]
-    settings.CONVMEMORY = {"default": options}  # type: ignore[attr-defined]
+    settings.CONVMEMORY = {"default": settings.CONVMEMORY["default"] | {"OPTIONS": {"max_token_limit": 100}}}
     assert api.get(url_of(chat, "context/"), headers={"If-None-Match": before["ETag"]}).status_code == 200
 
 
@@ -245,12 +242,6 @@ def test_no_shared_cache_may_keep_a_response(api: APIClient, chat: SessionHandle
         response = api.get(url_of(chat, path))
         assert {"private", "no-cache"} <= set(response["Cache-Control"].split(", ")), path
         assert {"Accept", "Authorization", "Cookie"} <= set(response["Vary"].split(", ")), path
-
-
-def test_a_title_that_the_site_changes_itself_changes_the_etag(api: APIClient, chat: SessionHandle) -> None:
-    tag = api.get(url_of(chat))["ETag"]
-    models.Session.objects.update(title="another")
-    assert api.get(url_of(chat), headers={"If-None-Match": tag}).status_code == 200
 
 
 def delete_and_create_again(chat: SessionHandle) -> None:
@@ -292,7 +283,7 @@ def test_a_session_that_is_deleted_in_the_meantime_is_not_found(
 
     url = url_of(chat, path)
     monkeypatch.setattr(base.ScopedView, "find_session", find_and_change)
-    response = getattr(api, method)(url, body, format="json", headers={"If-Match": "*"})
+    response = getattr(api, method)(url, body, headers={"If-Match": "*"})
     assert response.status_code == status, response.content
     assert [row.content for row in models.Message.objects.all()] == ["another conversation of that name"] * (
         meanwhile is delete_and_create_again
@@ -331,7 +322,7 @@ def test_a_lost_connection_is_answered_with_what_the_client_may_do(
 
     monkeypatch.setattr(SessionHandle, "append", fail)
 
-    response = api.post(f"{url_of(chat)}messages/", {"messages": [{"role": "user", "content": "hello"}]}, format="json")
+    response = api.post(f"{url_of(chat)}messages/", {"messages": [{"role": "user", "content": "hello"}]})
 
     assert (response.status_code, response.data["code"]) == (status, code)
     assert response.get("Retry-After") == retry_after

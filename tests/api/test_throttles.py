@@ -74,7 +74,7 @@ def test_a_window_begins_with_the_full_minute(api: APIClient, settings: Any, mon
     statuses = []
     for seconds in (6_000_000.0, 6_000_059.9, 6_000_059.9, 6_000_060.0, 6_000_119.0, 6_000_119.5):
         set_clock(monkeypatch, seconds)
-        response = api.post(ROOT, {}, format="json")
+        response = api.post(ROOT, {})
         statuses.append((response.status_code, response.get("Retry-After")))
     created = (201, None)
     assert statuses == [created, created, (429, "1"), created, created, (429, "1")]
@@ -83,7 +83,7 @@ def test_a_window_begins_with_the_full_minute(api: APIClient, settings: Any, mon
 def test_a_cache_that_is_emptied_forgets_what_it_counted(api: APIClient, settings: Any) -> None:
     limit(settings, "1/day")
     for _ in range(2):
-        assert api.post(ROOT, {}, format="json").status_code == 201
+        assert api.post(ROOT, {}).status_code == 201
         cache.clear()
 
 
@@ -97,5 +97,5 @@ def test_another_cache_works_too(backend: str, api: APIClient, settings: Any, db
         from django.core.management import call_command
 
         call_command("createcachetable", verbosity=0)
-    statuses = [api.post(ROOT, {}, format="json").status_code for _ in range(2)]
+    statuses = [api.post(ROOT, {}).status_code for _ in range(2)]
     assert statuses == [201, 429 if backend == "db.DatabaseCache" else 201]

@@ -23,6 +23,7 @@ from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.handles import SessionHandle
 from django_convmemory.operations.turns import Turn
 from tests.api.conftest import FIRST, client_of, messages_body, row_of, url_of
+from tests.api.test_hard_input import assert_problem
 from tests.test_changes_at_once import InThread
 
 # A turn is answered outside a transaction.
@@ -53,7 +54,7 @@ def says(*pieces: str) -> None:
 
 
 def turns(api: APIClient, chat: SessionHandle, body: Any, **headers: str) -> Any:
-    return api.post(url_of(chat, "turns/"), body, format="json", headers=headers)
+    return api.post(url_of(chat, "turns/"), body, headers=headers)
 
 
 def question(content: Any = "Hi", **fields: Any) -> dict[str, Any]:
@@ -89,11 +90,10 @@ def test_a_question_is_answered(api: APIClient, chat: SessionHandle) -> None:
     answers.append(lambda turn: 1 / 0)
     again = turns(api, chat, question(), **{"Idempotency-Key": "k"})
     assert (again.status_code, again.json()) == (200, body | {"replayed": True})
-    conflict = turns(api, chat, question("Bye"), **{"Idempotency-Key": "k"})
-    assert (conflict.status_code, conflict.json()["code"]) == (422, "idempotency_conflict")
+    assert_problem(turns(api, chat, question("Bye"), **{"Idempotency-Key": "k"}), 422, "idempotency_conflict")
     # The tag is one of the state of the messages.
     tag = {"If-Match": answer["ETag"]}
-    assert api.post(url_of(chat, "truncate/"), {"after": None}, format="json", headers=tag).status_code == 200
+    assert api.post(url_of(chat, "truncate/"), {"after": None}, headers=tag).status_code == 200
 
 
 def test_the_function_gets_the_context_the_request_and_the_options(
@@ -114,13 +114,13 @@ def test_the_id_of_the_message_is_its_key(api: APIClient, chat: SessionHandle) -
     assert turns(api, chat, question(id=own)).json() == first | {"replayed": True}
     assert turns(api, chat, question("Bye", id=own)).status_code == 422
     # A message of a session has an id of its own, whatever the key.
-    taken = turns(api, chat, question("Bye", id=own), **{"Idempotency-Key": "k"})
-    assert (taken.status_code, taken.json()["code"]) == (422, "idempotency_conflict")
+    assert_problem(turns(api, chat, question("Bye", id=own), **{"Idempotency-Key": "k"}), 422, "idempotency_conflict")
     body = {"messages": [question(id=own)["message"] | {"role": "user"}]}
-    assert api.post(url_of(chat, "messages/"), body, format="json").status_code == 422
+    assert api.post(url_of(chat, "messages/"), body).status_code == 422
     body["messages"] += [question(id=str(uuid.uuid4()))["message"] | {"role": "user"}] * 2
     del body["messages"][0]
-    twice = api.post(url_of(chat, "messages/"), body, format="json")
+    twice = api.post(url_of(chat, "messages/"), body)
+
     assert (twice.status_code, twice.json()["code"]) == (400, "invalid_message")
     assert len(texts(chat)) == 4
 
@@ -129,7 +129,7 @@ def test_a_message_that_is_stored_keeps_the_id_of_its_client(api: APIClient, cha
     own = str(uuid.uuid4())
     body = messages_body("Why?", "Really?")
     body["messages"][0]["id"] = own
-    answer = api.post(url_of(chat, "messages/"), body, format="json")
+    answer = api.post(url_of(chat, "messages/"), body)
     stored = answer.json()["messages"]
     assert (stored[0]["id"], answer.json()["ids"][0]) == (own, own)
     assert stored == api.get(url_of(chat, "messages/?after=2")).json()["results"]
@@ -187,17 +187,14 @@ def test_edit_puts_a_question_in_the_place_of_another(api: APIClient, chat: Sess
     stored = api.get(url_of(chat, "messages/"))
     old = stored.json()["results"][0]["id"]
     body = question("What is Go?") | {"edit": old}
-    missing = turns(api, chat, body)
-    assert (missing.status_code, missing.json()["code"]) == (428, "precondition_required")
+    assert_problem(turns(api, chat, body), 428, "precondition_required")
     tag, key = {"If-Match": stored["ETag"]}, {"Idempotency-Key": "k"}
     edited = turns(api, chat, body, **tag, **key)
     assert edited.status_code == 201
     assert texts(chat) == ["What is Go?", "Hello!"]
     assert turns(api, chat, body, **tag, **key).json() == edited.json() | {"replayed": True}
-    stale = turns(api, chat, body, **tag)
-    assert (stale.status_code, stale.json()["code"]) == (412, "stale_revision")
-    gone = turns(api, chat, body, **{"If-Match": "*"})
-    assert (gone.status_code, gone.json()["code"]) == (409, "unknown_message")
+    assert_problem(turns(api, chat, body, **tag), 412, "stale_revision")
+    assert_problem(turns(api, chat, body, **{"If-Match": "*"}), 409, "unknown_message")
     assert texts(chat) == ["What is Go?", "Hello!"]
 
 
@@ -294,8 +291,7 @@ def test_an_error_for_the_client_reaches_it(api: APIClient, chat: SessionHandle)
     answers.append(refuses)
     assert turns(api, chat, question()).status_code == 403
     says(" ")
-    blank = turns(api, chat, question())
-    assert (blank.status_code, blank.json()["code"]) == (502, "empty_reply")
+    assert_problem(turns(api, chat, question()), 502, "empty_reply")
 
 
 def test_a_page_that_is_loaded_again_reads_the_turn_and_stops_it(api: APIClient, chat: SessionHandle) -> None:
@@ -315,14 +311,13 @@ def test_a_page_that_is_loaded_again_reads_the_turn_and_stops_it(api: APIClient,
     assert speaks.wait(20)
     state = api.get(path).json()
     assert (state["open"], state["reply"]) == (True, None)
-    stopped = api.post(f"{path}stop/", {}, format="json")
+    stopped = api.post(f"{path}stop/", {})
     assert (stopped.status_code, stopped.json()["open"]) == (202, True)
     goes_on.set()
     assert first.result()[-1][0] == "done"
     state = api.get(path).json()
     assert (state["open"], state["reply"]["message"]["content"]) == (False, "Hello")
-    nothing = api.post(f"{path}stop/", {}, format="json")
-    assert (nothing.status_code, nothing.json()["code"]) == (409, "nothing_to_do")
+    assert_problem(api.post(f"{path}stop/", {}), 409, "nothing_to_do")
 
 
 def test_one_request_at_a_time_answers(api: APIClient, chat: SessionHandle) -> None:
@@ -367,7 +362,7 @@ def test_without_a_responder_the_addresses_do_not_exist(api: APIClient, chat: Se
     for answer in (
         turns(api, chat, question()),
         api.get(url_of(chat, f"turns/{own}/")),
-        api.post(url_of(chat, f"turns/{own}/stop/"), {}, format="json"),
+        api.post(url_of(chat, f"turns/{own}/stop/"), {}),
     ):
         assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
         assert "RESPONDER" in answer.json()["detail"]

@@ -58,6 +58,8 @@ def test_sends_the_messages_in_wire_form_with_model_key_and_parameters(server: O
         "top_k": 5,
     }
     assert server.log[0].headers["authorization"] == f"Bearer {KEY}"
+    # No connection is kept for the next call.
+    assert server.log[0].headers["connection"] == "close"
 
 
 def test_options_default_to_the_environment(server: OpenAIServer, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,19 +73,13 @@ def test_options_default_to_the_environment(server: OpenAIServer, ask: Ask, monk
     assert server.log[0].headers["authorization"] == "Bearer from-env"
 
 
-def test_an_answer_that_the_length_limit_cut_off_is_returned(server: OpenAIServer, ask: Ask) -> None:
-    server.queue(Behaviour("cut_off", text="They spoke of"))
+@pytest.mark.parametrize("reason", ["length", "model_length", "model_context_window_exceeded"])
+def test_an_answer_that_was_cut_off_is_returned_with_the_reason_length(server: OpenAIServer, reason: str) -> None:
+    server.queue(answer_with({"content": "They spoke of"}, finish_reason=reason))
 
-    response = ask(model_at(server))
+    response = chat(model_at(server))
 
     assert (response.message.text, response.finish_reason) == ("They spoke of", "length")
-
-
-@pytest.mark.parametrize("reason", ["model_length", "model_context_window_exceeded"])
-def test_every_providers_word_for_cut_off_becomes_length(server: OpenAIServer, reason: str) -> None:
-    server.queue(answer_with(finish_reason=reason))
-
-    assert chat(model_at(server)).finish_reason == "length"
 
 
 @pytest.mark.parametrize("kind", ["empty", "none", "apology"])

@@ -16,8 +16,6 @@ from tests.openai_server import Behaviour, OpenAIServer
 
 # Errors, by what a retry would change.
 
-UNAVAILABLE, LIMITED, REJECTED = exceptions.ModelUnavailable, exceptions.RateLimited, exceptions.RequestRejected
-
 
 @pytest.mark.parametrize(
     ("kind", "expected"),
@@ -167,17 +165,9 @@ TOO_LONG = {
 }
 
 
-@pytest.mark.parametrize("provider", TOO_LONG)
-def test_a_request_that_is_too_long_is_recognized(server: OpenAIServer, provider: str) -> None:
-    status, body = TOO_LONG[provider]
-    server.queue(Behaviour("raw", status=status, body=body))
-
-    assert type(error_of(chat, model_at(server))) is exceptions.ContextLengthExceeded
-
-
-@pytest.mark.parametrize(
-    ("status", "body"),
-    [
+BY_BODY: dict[type[exceptions.ChatModelError], list[tuple[int, Any]]] = {
+    exceptions.ContextLengthExceeded: list(TOO_LONG.values()),
+    exceptions.ContentRefused: [
         (400, of_openai("The response was filtered", "content_filter", innererror={"code": "ContentFiltered"})),
         (400, of_openai("…", innererror={"code": "ResponsibleAIPolicyViolation"})),
         (400, of_openai("…", provider_specific_fields={"innererror": {"code": "ResponsibleAIPolicyViolation"}})),
@@ -189,16 +179,7 @@ def test_a_request_that_is_too_long_is_recognized(server: OpenAIServer, provider
         (200, {"error": {"code": 403, "message": "The model requires moderation. Your input was flagged."}}),
         (200, {"choices": [{"message": {"content": ""}, "finish_reason": "content_filter: SAFETY"}]}),
     ],
-)
-def test_refused_content_is_recognized(server: OpenAIServer, status: int, body: Any) -> None:
-    server.queue(Behaviour("raw", status=status, body=body))
-
-    assert type(error_of(chat, model_at(server))) is exceptions.ContentRefused
-
-
-@pytest.mark.parametrize(
-    ("status", "body"),
-    [
+    exceptions.ModelMisconfigured: [
         (429, of_openai("You exceeded your current quota", "insufficient_quota")),
         (429, of_openai("…", "project_spend_limit_exceeded", type="insufficient_quota")),
         (400, of_openai("…", "billing_hard_limit_reached")),
@@ -213,42 +194,57 @@ def test_refused_content_is_recognized(server: OpenAIServer, status: int, body: 
         (400, of_openai("…", None, param="model")),
         (200, {"error": {"code": 402, "message": "Insufficient credits."}}),
     ],
-)
-def test_errors_that_only_a_person_can_repair_are_recognized(server: OpenAIServer, status: int, body: Any) -> None:
-    server.queue(Behaviour("raw", status=status, body=body))
-
-    error = error_of(chat, model_at(server, parameters={"temperature": 0}))
-
-    assert type(error) is exceptions.ModelMisconfigured
+    exceptions.RequestRejected: [
+        (400, of_openai("Invalid value for 'messages[3]'", "invalid_value", param="messages.[3]")),
+    ],
+    exceptions.RateLimited: [
+        (429, of_openai("Too many tokens, please wait before trying again.")),
+        (429, of_openai("Rate limit reached: Limit 10000, Used 9000, Requested 2000. In 6ms.", type="tokens")),
+    ],
+    exceptions.ModelUnavailable: [
+        (200, {"error": {"code": 502, "message": "Provider disconnected"}}),
+        (200, {"error": {"message": "Something went wrong"}}),
+        (200, {"error": "Something went wrong"}),
+        (200, {"choices": [{"message": {"content": "Half a"}, "finish_reason": "error"}]}),
+        (200, {"choices": [{"message": {"content": "Half a"}, "finish_reason": "insufficient_system_resource"}]}),
+    ],
+    exceptions.BadModelOutput: [
+        (200, body)
+        for body in [
+            "",
+            "null",
+            '"text"',
+            "[]",
+            "{}",
+            '{"choices": "none"}',
+            '{"choices": [null]}',
+            '{"choices": [{"message": "text", "finish_reason": "stop"}]}',
+            '{"choices": [{"message": {"content": "Hi"}}]}',
+            '{"choices": [{"message": {"content": "Hi"}, "finish_reason": ""}]}',
+            '{"choices": [{"message": {"content": 5}, "finish_reason": "stop"}]}',
+            '{"choices": [{"message": {"role": "parrot", "content": "Hi"}, "finish_reason": "stop"}]}',
+            '{"choices": [{"message": {"content": "a\\u0000b"}, "finish_reason": "stop"}]}',
+            '{"choices": [{"message": {"content": "a\\ud800b"}, "finish_reason": "stop"}]}',
+            '{"choices": [{"message": {"content": "Hi", "score": NaN}, "finish_reason": "stop"}]}',
+            '{"choices": [{"message": {"content": "Hi"}, "finish_reason": "stop"}], "n": ' + "9" * 5000 + "}",
+            "[" * 100_000,
+            "data: {}\n\ndata: [DONE]\n\n",
+        ]
+    ],
+}
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "expected"),
-    [
-        (400, of_openai("Invalid value for 'messages[3]'", "invalid_value", param="messages.[3]"), REJECTED),
-        (429, of_openai("Too many tokens, please wait before trying again."), LIMITED),
-        (
-            429,
-            of_openai("Rate limit reached: Limit 10000, Used 9000, Requested 2000. Try again in 6ms.", type="tokens"),
-            LIMITED,
-        ),
-        (200, {"error": {"code": 502, "message": "Provider disconnected"}}, UNAVAILABLE),
-        (200, {"error": {"message": "Something went wrong"}}, UNAVAILABLE),
-        (200, {"error": "Something went wrong"}, UNAVAILABLE),
-        (200, {"choices": [{"message": {"content": "Half a"}, "finish_reason": "error"}]}, UNAVAILABLE),
-        (
-            200,
-            {"choices": [{"message": {"content": "Half a"}, "finish_reason": "insufficient_system_resource"}]},
-            UNAVAILABLE,
-        ),
-    ],
+    ("expected", "status", "body"),
+    [(error, *case) for error, cases in BY_BODY.items() for case in cases],
+    ids=lambda value: getattr(value, "__name__", str(value)[:60]),
 )
-def test_other_errors_count_as_temporary(
-    server: OpenAIServer, status: int, body: Any, expected: type[exceptions.ChatModelError]
+def test_an_answer_is_classified_by_its_body(
+    server: OpenAIServer, expected: type[exceptions.ChatModelError], status: int, body: Any
 ) -> None:
     server.queue(Behaviour("raw", status=status, body=body))
 
-    assert type(error_of(chat, model_at(server))) is expected
+    assert type(error_of(chat, model_at(server, parameters={"temperature": 0}))) is expected
 
 
 UNKNOWN = [
@@ -286,36 +282,6 @@ def test_only_an_error_that_is_not_known_may_mean_the_length(
     assert error.may_be_too_long is expected
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        "",
-        "null",
-        '"text"',
-        "[]",
-        "{}",
-        '{"choices": "none"}',
-        '{"choices": [null]}',
-        '{"choices": [{"message": "text", "finish_reason": "stop"}]}',
-        '{"choices": [{"message": {"content": "Hi"}}]}',
-        '{"choices": [{"message": {"content": "Hi"}, "finish_reason": ""}]}',
-        '{"choices": [{"message": {"content": 5}, "finish_reason": "stop"}]}',
-        '{"choices": [{"message": {"role": "parrot", "content": "Hi"}, "finish_reason": "stop"}]}',
-        '{"choices": [{"message": {"content": "a\\u0000b"}, "finish_reason": "stop"}]}',
-        '{"choices": [{"message": {"content": "a\\ud800b"}, "finish_reason": "stop"}]}',
-        '{"choices": [{"message": {"content": "Hi", "score": NaN}, "finish_reason": "stop"}]}',
-        '{"choices": [{"message": {"content": "Hi"}, "finish_reason": "stop"}], "n": ' + "9" * 5000 + "}",
-        "[" * 100_000,
-        "data: {}\n\ndata: [DONE]\n\n",
-    ],
-    ids=lambda body: body[:60],
-)
-def test_an_unusable_answer_is_bad_output(server: OpenAIServer, body: str) -> None:
-    server.queue(Behaviour("raw", body=body))
-
-    assert type(error_of(chat, model_at(server))) is exceptions.BadModelOutput
-
-
 def test_a_body_that_is_not_utf_8_is_bad_output(server: OpenAIServer, ask: Ask) -> None:
     server.queue(Behaviour("raw", body="\x1f\x8b", headers={"Content-Encoding": "gzip"}))
 
@@ -351,7 +317,7 @@ def test_the_pause_that_a_provider_asks_for_is_in_the_error(
     assert error.retry_after == seconds
 
 
-def test_a_pause_may_be_a_date() -> None:
+def test_a_pause_may_be_a_date_or_in_milliseconds() -> None:
     in_an_hour = email.utils.formatdate(time.time() + 3600, usegmt=True)
 
     pause = openai_replies.retry_after({"retry-after": in_an_hour})
@@ -360,26 +326,19 @@ def test_a_pause_may_be_a_date() -> None:
     assert 3000 < pause <= 3600
     assert openai_replies.retry_after({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}) == 0.0
     assert openai_replies.retry_after({"retry-after": "Wed, 21 Oct 2015 07:28:00 -0000"}) == 0.0
-
-
-def test_a_pause_in_milliseconds_has_precedence() -> None:
     assert openai_replies.retry_after({"retry-after-ms": "1500", "retry-after": "2"}) == 1.5
 
 
-@pytest.mark.parametrize("value", ["", "soon", "nan", "inf", "Wed, 99 Oct 2015 07:28:00 GMT", "2015-10-21T07:28:00Z"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("", "soon", "nan", "inf", "Wed, 99 Oct 2015 07:28:00 GMT", "2015-10-21T07:28:00Z"),
+        # Beyond the calendar.
+        *(f"Mon, 01 Jan 2024 00:00:00 {sign}9999999999999999" for sign in "+-"),
+    ],
+)
 def test_an_invalid_pause_is_ignored(value: str) -> None:
     assert openai_replies.retry_after({"retry-after": value}) is None
-
-
-def test_a_date_beyond_the_calendar_is_no_pause() -> None:
-    for zone in ("+9999999999999999", "-9999999999999999"):
-        assert openai_replies.retry_after({"retry-after": f"Mon, 01 Jan 2024 00:00:00 {zone}"}) is None
-
-
-def test_no_connection_is_kept_for_the_next_call(server: OpenAIServer, ask: Ask) -> None:
-    ask(model_at(server))
-
-    assert server.log[0].headers["connection"] == "close"
 
 
 def test_no_request_is_repeated(server: OpenAIServer, ask: Ask) -> None:

@@ -22,33 +22,26 @@ from tests.openai_server import Behaviour, OpenAIServer
 # Configuration.
 
 
-def test_no_model_is_an_error_at_the_call(server: OpenAIServer, ask: Ask) -> None:
-    error = error_of(ask, model_at(server, model=None))
-
-    assert type(error) is exceptions.ModelMisconfigured
-    assert "OPENAI_MODEL" in str(error)
-
-
-def test_no_key_is_an_error_at_the_call(server: OpenAIServer, ask: Ask) -> None:
-    error = error_of(ask, model_at(server, api_key=""))
-
-    assert type(error) is exceptions.ModelMisconfigured
-    assert "OPENAI_API_KEY" in str(error)
-
-
-@pytest.mark.parametrize("key", [f"{KEY}\n", f"Bearer {KEY}", f"{KEY}ä"])
-def test_a_key_that_no_header_can_hold_is_an_error_without_the_key(server: OpenAIServer, ask: Ask, key: str) -> None:
-    error = error_of(ask, model_at(server, api_key=key))
-
-    assert type(error) is exceptions.ModelMisconfigured
-    assert KEY not in str(error)
+URLS = ["nonsense", "ftp://host/v1", "http://", "http://[::1/v1", "http://host:port/v1", "\x00"]
 
 
 @pytest.mark.parametrize(
-    "url", ["nonsense", "ftp://host/v1", "http://", "http://[::1/v1", "http://host:port/v1", "\x00"]
+    ("option", "value", "says"),
+    [
+        ("model", None, "OPENAI_MODEL"),
+        ("api_key", "", "OPENAI_API_KEY"),
+        *(("api_key", key, "") for key in (f"{KEY}\n", f"Bearer {KEY}", f"{KEY}ä")),
+        *(("base_url", url, "") for url in URLS),
+    ],
 )
-def test_an_invalid_base_url_is_an_error_at_the_call(server: OpenAIServer, ask: Ask, url: str) -> None:
-    assert type(error_of(ask, model_at(server, base_url=url))) is exceptions.ModelMisconfigured
+def test_an_unusable_option_is_an_error_at_the_call_without_the_key(
+    server: OpenAIServer, ask: Ask, option: str, value: str | None, says: str
+) -> None:
+    error = error_of(ask, model_at(server, **{option: value}))
+
+    assert type(error) is exceptions.ModelMisconfigured
+    assert says in str(error)
+    assert KEY not in str(error)
 
 
 def test_a_client_that_is_not_installed_is_an_error_at_the_call(

@@ -11,20 +11,17 @@ import subprocess
 import sys
 import time
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, Page, expect
 
 from tests import axe
 from tests.browser import picture
 from tests.example.conftest import answered, begin, edit_last, post, say, served, sign_in, window, writes
 from tests.openai_server import Behaviour, OpenAIServer
-from tests.processes import PATIENCE, wait_until
+from tests.processes import PATIENCE
 from tests.test_example_project import PROJECT, environment
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
 
 
 def test_a_visitor_talks_until_the_conversation_is_folded(site: str, page: Page, other: Page) -> None:
@@ -279,21 +276,6 @@ def test_a_reply_is_streamed_and_can_be_stopped(modelled: str, model: OpenAIServ
     page.click("text=Try again")
     answered(page, "Are you there?")
     assert page.locator("#messages .user").count() == 3
-
-
-def test_a_reply_that_nobody_waits_for_is_kept_as_far_as_it_came(
-    modelled: str, model: OpenAIServer, page: Page
-) -> None:
-    model.queue(Behaviour(text="word " * 200, pace=0.05))
-    begin(page, modelled, "Tell me something long.")
-    writes(page)
-    address = page.url
-    page.goto("about:blank")
-    # Opened before the part is stored, the page would ask for a reply again. A plain request runs no scripts.
-    wait_until(lambda: "message assistant partial" in page.request.get(address).text(), "the part is stored")
-    page.goto(address)
-    assert 20 < len(page.locator("#messages .partial").inner_text()) < 900
-    assert page.locator("#messages .assistant").count() == 1
 
 
 def test_a_reply_to_a_turn_that_is_gone_is_not_kept(modelled: str, model: OpenAIServer, page: Page) -> None:

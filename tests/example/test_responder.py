@@ -32,7 +32,7 @@ Assistant: A heron needs fish.
 Tool: herons=1
 Nobody knows the heron.
 
-Also mentioned by the user: "heron 4711", 12345"""
+Also mentioned by the heron: 4711"""
 human, ai = ChatMessage.human, ChatMessage.ai
 
 Ask = Callable[[SessionHandle, str], list[str]]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 import types
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
 from django.test import Client, RequestFactory
 from django.urls import path
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, Page, expect
 
 from django_convmemory.memory import SessionHandle, memories
 from django_convmemory.messages import ChatMessage
@@ -20,9 +20,6 @@ from tests.browser import browser
 from tests.howto.test_pages import PAGES, install, module_of
 from tests.openai_server import Behaviour, OpenAIServer
 from tests.test_readme import streaming_view
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
 
 __all__ = ["browser"]
 

@@ -251,51 +251,7 @@ def test_what_cannot_be_asked_has_a_status(site: Site, model: OpenAIServer) -> N
     assert (browser.response.status, browser.response.headers["Content-Type"]) == (200, "text/event-stream")
 
 
-def test_a_double_click_asks_the_model_once(site: Site, model: OpenAIServer) -> None:
-    clicks = [site.ask() for _ in range(3)]
-    for browser in clicks:
-        events = browser.events()
-        assert "".join(data["text"] for name, data in events if name == "delta") == ANSWER
-        assert events[-1][0] == "done"
-    assert len(model.log) == 1
-    assert clicks[0].stored() == [QUESTION, ("assistant", ANSWER, "")]
-
-
-def test_after_an_edit_replies_are_stored(site: Site) -> None:
-    browser = site.ask()
-    browser.events()
-    for number in range(3):
-        browser.session.truncate(0)
-        assert site.ask(f"Question {number}", key=f"edit-{number}").events()[-1][0] == "done"
-        assert browser.stored() == [("user", f"Question {number}", None), ("assistant", ANSWER, "")]
-
-
-def test_an_edit_while_the_model_speaks_stores_no_reply(site: Site, model: OpenAIServer) -> None:
-    model.default = Behaviour(text=ANSWER, pace=0.2)
-    browser = site.ask()
-    browser.text(1)
-    browser.session.replace(0, {"role": "user", "content": "What is borrowing?"})
-    name, problem = browser.events()[-1]
-    assert (name, problem["code"], problem["retryable"]) == ("error", "question_changed", False)
-    assert browser.stored() == [("user", "What is borrowing?", None)]
-
-
 # The browser disconnects …
-
-
-def test_before_the_first_word(serve: Serve, model: OpenAIServer) -> None:
-    """An asynchronous function stops at once. Another one waits until the model says something."""
-    site = serve(code=ASYNCHRONOUS)
-    model.queue(Behaviour("hang"))
-    browser = site.ask()
-    assert model.wait_for(lambda log: len(log) == 1)
-
-    browser.leave()
-
-    assert model.wait_for(lambda log: log[0].aborted)
-    assert browser.stored() == [QUESTION]
-    assert site.ask().events()[-1][0] == "done"
-    assert browser.stored() == [QUESTION, ("assistant", ANSWER, "")]
 
 
 def test_while_a_word_waits_to_be_sent(site: Site) -> None:

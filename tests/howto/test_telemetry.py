@@ -6,7 +6,7 @@ import dataclasses
 import json
 import logging
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
@@ -25,9 +25,6 @@ from django_convmemory.monitoring.figures import Backlog
 from tests.folding import build, talk
 from tests.howto.test_pages import FOLDER, PAGES, module_of
 from tests.telemetry.conftest import reporting_to_memory
-
-if TYPE_CHECKING:
-    from pytest_django import Settings
 
 PAGE = PAGES["telemetry"]
 DASHBOARD = (FOLDER / "grafana-dashboard.json").read_text(encoding="utf-8")
@@ -61,7 +58,7 @@ def labels_in(expressions: str) -> set[tuple[str, str]]:
 
 
 @pytest.mark.django_db
-def test_the_settings_pass_the_checks_and_turn_telemetry_on(settings: Settings) -> None:
+def test_the_settings_pass_the_checks_and_turn_telemetry_on(settings: Any) -> None:
     namespace: dict[str, Any] = {"INSTALLED_APPS": list(django_settings.INSTALLED_APPS)}
     for code in SETTINGS:
         exec(code, namespace)  # noqa: S102

@@ -1,12 +1,9 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from django.urls import include, path
-
-if TYPE_CHECKING:
-    from pytest_django import Settings
 
 TOKEN = "a-token-that-nobody-guesses"
 
@@ -14,7 +11,7 @@ urlpatterns = [path("convmemory/", include("django_convmemory.monitoring.urls"))
 
 
 @pytest.fixture(autouse=True)
-def monitored(settings: Settings) -> None:
+def monitored(settings: Any) -> None:
     """A site with the monitoring views, and the memories ``default`` and ``other``."""
     settings.ROOT_URLCONF = "tests.monitoring.conftest"
     settings.CONVMEMORY_MONITORING = {"TOKEN": TOKEN}

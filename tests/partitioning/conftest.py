@@ -10,6 +10,8 @@ from django.core.management import call_command
 from django.db import connection
 from pytest_django import DjangoDbBlocker
 
+from tests.partitioning.conversions import talk
+
 
 @contextmanager
 def created(name: str, *, template: str = "template0") -> Iterator[None]:
@@ -47,6 +49,12 @@ def unpartitioned(template: str, django_db_blocker: DjangoDbBlocker) -> Iterator
     """A database of the test's own, with empty tables."""
     with django_db_blocker.unblock(), created(template.replace("_template", "_parts"), template=template):
         yield
+
+
+@pytest.fixture
+def filled(unpartitioned: None) -> None:
+    """A database of the test's own, with sessions in a table without partitions."""
+    talk()
 
 
 @pytest.fixture

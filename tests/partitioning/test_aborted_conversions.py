@@ -20,15 +20,13 @@ from tests.partitioning.conversions import (
     memory,
     names,
     rows,
-    talk,
 )
 
-pytestmark = [pytest.mark.release, pytest.mark.only_on("postgresql"), pytest.mark.usefixtures("unpartitioned")]
+pytestmark = [pytest.mark.release, pytest.mark.only_on("postgresql"), pytest.mark.usefixtures("filled")]
 
 
 @pytest.mark.parametrize("step", ["Created", "Every", "Copied", "Checked", "Compared"])
 def test_an_abort_leaves_no_trace(step: str) -> None:
-    talk()
     before, stored = names(), everything()
     interrupt_after(step)
     assert names() != before
@@ -49,7 +47,6 @@ def test_an_abort_that_a_conversion_overtakes_is_refused(monkeypatch: pytest.Mon
         convert()
         return table_of(database)
 
-    talk()
     stored = everything()
     interrupt_after("Compared")
     # The abort has seen that the tables are not swapped yet.
@@ -61,7 +58,6 @@ def test_an_abort_that_a_conversion_overtakes_is_refused(monkeypatch: pytest.Mon
 
 
 def test_there_is_no_way_back_after_the_swap() -> None:
-    talk()
     interrupt_after("Swapped")
     with pytest.raises(CommandError, match=r"is partitioned already\. Only the old one, convmemory_message_old"):
         call_command("convmemory_partition", "--abort", verbosity=0)
@@ -85,7 +81,6 @@ def test_there_is_no_way_back_after_the_swap() -> None:
     ],
 )
 def test_a_table_that_is_altered_meanwhile_is_not_swapped(statement: str, why: str) -> None:
-    talk()
     with pytest.raises(Refused, match=why):
         convert(after("Every", lambda: rows(statement)))
     conversion.abort(PatientDatabase("default", 300), lambda sentence: None)
@@ -95,7 +90,6 @@ def test_a_table_that_is_altered_meanwhile_is_not_swapped(statement: str, why: s
 
 @pytest.mark.parametrize("is_interrupted", [True, False])
 def test_a_table_that_is_altered_before_the_mirroring_is_not_mirrored(is_interrupted: bool) -> None:
-    talk()
 
     def alter() -> None:
         rows("ALTER TABLE convmemory_message ADD COLUMN mood text")
@@ -123,7 +117,6 @@ def test_a_table_that_is_altered_before_the_mirroring_is_not_mirrored(is_interru
     ],
 )
 def test_something_that_would_be_lost_is_refused_if_it_is_created_meanwhile(create: str, remove: str) -> None:
-    talk()
     with pytest.raises(Refused, match=r"cannot be converted as it is: .* later"):
         convert(after("Compared", lambda: rows(create)))
     rows(remove)
@@ -132,7 +125,6 @@ def test_something_that_would_be_lost_is_refused_if_it_is_created_meanwhile(crea
 
 
 def test_a_copy_that_is_not_right_is_not_swapped() -> None:
-    talk()
     statement = "UPDATE convmemory_message_new SET role = 'tool' WHERE position = 1"
     with pytest.raises(Refused, match=r"The copy is not right: the rows of .* differ"):
         convert(after("Checked", lambda: rows(statement)))

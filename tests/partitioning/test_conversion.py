@@ -30,12 +30,11 @@ from tests.partitioning.conversions import (
     everything,
     is_kept,
     memory,
-    talk,
 )
 from tests.processes import wait_until
 from tests.test_changes_at_once import InThread
 
-pytestmark = [pytest.mark.release, pytest.mark.only_on("postgresql"), pytest.mark.usefixtures("unpartitioned")]
+pytestmark = [pytest.mark.release, pytest.mark.only_on("postgresql"), pytest.mark.usefixtures("filled")]
 
 
 @dataclasses.dataclass
@@ -101,7 +100,6 @@ def writers(count: int = 4) -> Iterator[list[Writer]]:
 
 def test_nothing_is_lost_and_nothing_is_there_twice_while_others_write() -> None:
     fill(memory(), "long", 60_000)
-    talk()
     before = everything()
     pages: list[str] = []
     with writers() as writing:
@@ -119,7 +117,6 @@ def test_nothing_is_lost_and_nothing_is_there_twice_while_others_write() -> None
 
 def test_a_killed_conversion_is_continued(tmp_path: pathlib.Path) -> None:
     fill(memory(), "long", 60_000)
-    talk()
     before = everything()
     with writers(2):
         process = processes.start(tmp_path, "django", "convmemory_partition", "--partitions", str(PARTITIONS))
@@ -144,7 +141,6 @@ def is_copying() -> bool:
 
 
 def test_a_conversion_can_be_interrupted_after_each_step() -> None:
-    talk()
     before = everything()
     steps = []
 
@@ -169,7 +165,6 @@ def test_a_conversion_can_be_interrupted_after_each_step() -> None:
 
 @pytest.mark.parametrize("step", ["Created", "Every", "Copied", "Checked", "Compared", "Swapped"])
 def test_a_conversion_that_another_one_overtakes_is_refused(step: str) -> None:
-    talk()
     before = everything()
     with pytest.raises(Refused, match="Another process has probably taken it"):
         convert(after(step, convert))
@@ -178,7 +173,6 @@ def test_a_conversion_that_another_one_overtakes_is_refused(step: str) -> None:
 
 
 def test_two_conversions_that_begin_at_once_leave_one_whole_table() -> None:
-    talk()
     meeting = threading.Barrier(2)
 
     def begin() -> str:

@@ -149,14 +149,17 @@ def of_the_api(anna: User) -> dict[str, Callable[[], Any]]:
     api = APIClient()
     api.force_login(anna)
     root = "/api/memory/sessions/"
-    session = f"{root}{models.Session.objects.get(key='chat 1').public_id}/"
+    row = models.Session.objects.get(key="chat 1")
+    session = f"{root}{row.public_id}/"
+    # The API names a message by its id.
+    first = str(models.Message.objects.get(session=row, position=1).public_id)
     body = {"messages": [{"role": "user", "content": "Hello."}]}
 
     get = functools.partial(getting, api)
 
     def post(path: str, body: Any, status: int, **headers: Any) -> Callable[[], None]:
         def request() -> None:
-            answer = api.post(path, body, format="json", headers=headers)
+            answer = api.post(path, body, headers=headers)
             assert answer.status_code == status, answer.content
 
         return request
@@ -167,12 +170,12 @@ def of_the_api(anna: User) -> dict[str, Callable[[], Any]]:
         "API: append": post(f"{session}messages/", body, 201, **{"Idempotency-Key": "k1"}),
         "API: append again": post(f"{session}messages/", body, 200, **{"Idempotency-Key": "k1"}),
         "API: messages": get(f"{session}messages/"),
-        "API: message": get(f"{session}messages/1/"),
+        "API: message": get(f"{session}messages/{first}/"),
         "API: context": get(f"{session}context/"),
         "API: search": get(f"{session}search/?q=heron"),
         "API: search all": get("/api/memory/search/?q=heron"),
-        "API: redact": post(f"{session}messages/1/redact/", {}, 200),
-        "API: truncate": post(f"{session}truncate/", {"after": 1}, 200, **{"If-Match": "*"}),
+        "API: redact": post(f"{session}messages/{first}/redact/", {}, 200),
+        "API: truncate": post(f"{session}truncate/", {"after": first}, 200, **{"If-Match": "*"}),
         "API: export": get(f"{session}export/"),
     }
 

@@ -43,11 +43,7 @@ def test_the_metrics_of_calls_are_those_of_the_conventions(reported: Reported) -
             attributes = dict(point.attributes or {})
             assert convention.required <= attributes.keys()
             assert {key: type(value) for key, value in attributes.items()}.items() <= convention.allowed.items()
-
-
-def test_calls_are_timed_and_folds_are_counted_by_how_they_end(reported: Reported) -> None:
-    folded(ModelUnavailable("down"), ANSWER)
-
+    # Calls are timed, and folds are counted by how they end.
     counts = {
         point.attributes.get("error.type", ""): point.count
         for point in reported.points("gen_ai.client.operation.duration")

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import sys
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from django.apps import AppConfig
@@ -20,9 +20,6 @@ from django_convmemory.messages import ChatMessage
 from django_convmemory.observers import ModelCall, Observer, Run, Search
 from tests import processes
 from tests.folding import build, session, talk
-
-if TYPE_CHECKING:
-    from pytest_django import Settings
 
 
 @contextlib.contextmanager
@@ -177,7 +174,7 @@ def test_the_app_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"GAUGES": 1}, "GAUGES"),
     ],
 )
-def test_wrong_settings_are_refused(settings: Settings, wrong: Any, message: str) -> None:
+def test_wrong_settings_are_refused(settings: Any, wrong: Any, message: str) -> None:
     settings.CONVMEMORY_TELEMETRY = wrong
     with pytest.raises(ImproperlyConfigured, match=message):
         from_settings(TelemetryOptions, NAME)

@@ -80,31 +80,23 @@ def test_a_fold_has_a_span_with_the_call_of_the_model_in_it(reported: Reported, 
     assert attributes["gen_ai.usage.output_tokens"] == attempt.completion_tokens
 
 
-def test_a_call_has_the_tokens_from_the_cache_and_the_model_that_answered(reported: Reported) -> None:
-    memory = build(ScriptedChatModel([ANSWER], name="asked"))
+def test_an_asynchronous_fold_has_the_same_spans_with_what_the_provider_reported(reported: Reported) -> None:
+    memory = build(ScriptedChatModel([ANSWER], name="asked"), store=InMemoryStore())
     talk(memory, 10)
-    memory.compact("s")
 
-    [call] = reported.spans("chat")
+    assert asyncio.run(memory.acompact("s")) == "published"
+
+    call, fold = reported.spans()
+    assert fold.name == "convmemory.compact"
+    assert call.parent is not None
+    assert fold.context is not None
+    assert call.parent.span_id == fold.context.span_id
     attributes = dict(call.attributes or {})
     check(call, conventions.CHAT, conventions.CHAT_REQUIRED)
     assert (call.name, call.kind) == ("chat asked", SpanKind.INTERNAL)
     assert attributes["gen_ai.provider.name"] == "django_convmemory"
     assert attributes["gen_ai.response.model"] == "m-1"
     assert attributes["gen_ai.usage.cache_read.input_tokens"] == 800
-
-
-def test_an_asynchronous_fold_has_the_same_spans(reported: Reported) -> None:
-    memory = build(ScriptedChatModel(["fine"]), store=InMemoryStore())
-    talk(memory, 10)
-
-    assert asyncio.run(memory.acompact("s")) == "published"
-
-    call, fold = reported.spans()
-    assert (call.name, fold.name) == ("chat scripted", "convmemory.compact")
-    assert call.parent is not None
-    assert fold.context is not None
-    assert call.parent.span_id == fold.context.span_id
 
 
 def test_a_failed_call_says_the_class_of_its_error_and_no_text(reported: Reported) -> None:
@@ -205,6 +197,7 @@ def test_content_is_there_only_if_it_is_asked_for(reporting: Reporting) -> None:
 def test_a_fold_is_linked_to_the_span_that_made_the_session_due(reported: Reported) -> None:
     memory = build(ScriptedChatModel(["fine"]))
     talk(memory, 10)
+    assert observers.headers() == {}  # Outside of a span, a task carries nothing.
     with reported.tracer_provider.get_tracer("site").start_as_current_span("request") as request:
         headers = observers.headers()
 
@@ -232,10 +225,6 @@ def test_a_task_with_other_headers_is_folded_without_a_link(reported: Reported, 
 
     [fold] = reported.spans("convmemory.compact")
     assert list(fold.links) == []
-
-
-def test_outside_of_a_span_a_task_carries_nothing(reported: Reported) -> None:
-    assert observers.headers() == {}
 
 
 def test_another_instrumentation_of_the_client_makes_the_span(

@@ -3,12 +3,9 @@ from __future__ import annotations
 import json
 import pathlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-
-if TYPE_CHECKING:
-    from pytest_django import Settings
 
 
 @pytest.fixture
@@ -26,6 +23,6 @@ def write(tmp_path: pathlib.Path) -> Callable[..., pathlib.Path]:
 
 
 @pytest.fixture
-def two(settings: Settings) -> None:
+def two(settings: Any) -> None:
     """A second memory, ``other``."""
     settings.CONVMEMORY = dict.fromkeys(("default", "other"), settings.CONVMEMORY["default"])

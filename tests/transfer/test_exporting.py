@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 import stat
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
@@ -18,8 +18,7 @@ from django_convmemory.messages import ChatMessage
 from django_convmemory.store import columns
 from tests.transfer.records import call, exported, human
 
-if TYPE_CHECKING:
-    from pytest_django import Settings
+pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
@@ -34,7 +33,6 @@ def sessions(two: None) -> None:
                 memory.append(memory.session(key, **scope), human(f"{alias} {key} {number}"))
 
 
-@pytest.mark.django_db
 @pytest.mark.usefixtures("sessions")
 def test_the_selected_sessions_are_exported_in_order() -> None:
     output = call("convmemory_export")
@@ -44,7 +42,6 @@ def test_the_selected_sessions_are_exported_in_order() -> None:
     assert of_v1 == ["other main 2", "other Main 2"]
 
 
-@pytest.mark.django_db
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
@@ -61,8 +58,7 @@ def test_an_export_that_is_not_possible_exits_with_2(arguments: list[str], why: 
     assert raised.value.returncode == 2
 
 
-@pytest.mark.django_db
-def test_an_alias_that_is_not_in_the_settings_can_be_exported(settings: Settings, two: None) -> None:
+def test_an_alias_that_is_not_in_the_settings_can_be_exported(settings: Any, two: None) -> None:
     memories["other"].append("a", human())
     settings.CONVMEMORY = {"default": settings.CONVMEMORY["default"]}
 
@@ -71,7 +67,6 @@ def test_an_alias_that_is_not_in_the_settings_can_be_exported(settings: Settings
     assert exported("--alias", "default") == []
 
 
-@pytest.mark.django_db
 def test_a_session_without_messages_is_left_out() -> None:
     memories["default"].append("a", human())
     memories["default"].clear("a")
@@ -79,7 +74,6 @@ def test_a_session_without_messages_is_left_out() -> None:
     assert exported() == []
 
 
-@pytest.mark.django_db
 def test_a_file_is_written_whole_and_readable_for_its_owner_alone(tmp_path: pathlib.Path) -> None:
     memories["default"].append("a", human())
     path, link = tmp_path / "out", tmp_path / "link"
@@ -93,7 +87,6 @@ def test_a_file_is_written_whole_and_readable_for_its_owner_alone(tmp_path: path
     assert link.is_symlink()
 
 
-@pytest.mark.django_db
 @pytest.mark.parametrize(
     ("error", "says"),
     [
@@ -119,7 +112,6 @@ def test_a_failed_export_leaves_the_file_as_it_was(
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.django_db
 def test_a_message_cannot_command_the_terminal_that_shows_an_export() -> None:
     text = "".join(map(chr, range(1, 0xA0))) + "\u2028\u2029"
     memories["default"].append("a", human(text))
@@ -131,7 +123,6 @@ def test_a_message_cannot_command_the_terminal_that_shows_an_export() -> None:
     assert json.loads(output)["messages"] == [human(text)]
 
 
-@pytest.mark.django_db
 def test_a_session_that_is_truncated_during_the_export_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = memories["default"]
     memory.append("a", *[human(str(number)) for number in range(5)])
@@ -154,7 +145,6 @@ def test_a_session_that_is_truncated_during_the_export_is_read_again(monkeypatch
     assert messages[:2] == ["0", "1"]
 
 
-@pytest.mark.django_db
 def test_a_session_that_is_deleted_during_the_export_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = memories["default"]
     memory.append("a", *[human()] * 6)
@@ -170,7 +160,6 @@ def test_a_session_that_is_deleted_during_the_export_is_left_out(monkeypatch: py
     assert exported() == []
 
 
-@pytest.mark.django_db
 @pytest.mark.parametrize("options", [["--key", "mian"], ["--visitor", "v2"], ["--owner", "anna", "--key", "other"]])
 def test_options_that_select_nothing_leave_the_last_export_alone(
     options: list[str], sessions: None, tmp_path: pathlib.Path
@@ -179,14 +168,4 @@ def test_options_that_select_nothing_leave_the_last_export_alone(
     path.write_text("the last export")
     with pytest.raises(CommandError, match=r"^There are no messages to export\. .*was not written"):
         call("convmemory_export", "--output", path, *options)
-    assert path.read_text() == "the last export"
-
-
-@pytest.mark.django_db
-def test_nothing_does_not_replace_an_older_export(tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "out"
-    path.write_text("the last export")
-
-    with pytest.raises(CommandError, match=r"^There are no messages to export\. .*was not written"):
-        call("convmemory_export", "--output", path)
     assert path.read_text() == "the last export"

@@ -7,7 +7,7 @@ import json
 import os
 import pathlib
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
@@ -22,13 +22,9 @@ from tests import conversations
 from tests.test_changes_at_once import InThread
 from tests.transfer.records import TIME, TURN, call, exported, human, record, stored, without_ids
 
-if TYPE_CHECKING:
-    from pytest_django import Settings
-
-pytestmark = pytest.mark.vendors
+pytestmark = [pytest.mark.vendors, pytest.mark.django_db]
 
 
-@pytest.mark.django_db
 @pytest.mark.parametrize("name", ["ANNA", "änna", "anna "])
 def test_an_owner_is_named_exactly_whatever_the_collation(name: str, write: Any) -> None:
     User.objects.create(username="anna")
@@ -37,7 +33,6 @@ def test_an_owner_is_named_exactly_whatever_the_collation(name: str, write: Any)
     assert not models.Session.objects.exists()
 
 
-@pytest.mark.django_db
 def test_fields_and_notes_are_stored(write: Any) -> None:
     notes = {"2": {"kind": "plan", "metadata": {"by": [None]}, "created_at": "2024-05-02T12:00:00.000123+02:00"}}
     path = write(record("a", human(), human(), human(), title="Rust", metadata={"n": 1}, created_at=TIME, notes=notes))
@@ -55,9 +50,8 @@ def test_fields_and_notes_are_stored(write: Any) -> None:
     ]
 
 
-@pytest.mark.django_db
 @pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York"])
-def test_times_come_back_as_they_were_if_use_tz_is_off(zone: str, settings: Settings, write: Any) -> None:
+def test_times_come_back_as_they_were_if_use_tz_is_off(zone: str, settings: Any, write: Any) -> None:
     settings.USE_TZ, settings.TIME_ZONE = False, zone
     notes = {"2": {"created_at": "2024-10-27T01:30:00+00:00"}}
     times = {"created_at": TIME, "archived_at": "2024-03-31T01:30:00+00:00", "starred_at": "2024-07-01T01:30:00+00:00"}
@@ -69,7 +63,6 @@ def test_times_come_back_as_they_were_if_use_tz_is_off(zone: str, settings: Sett
     assert call("convmemory_prune", "--inactive-for", "30d") == "1 session with 2 messages deleted.\n"
 
 
-@pytest.mark.django_db
 def test_a_second_run_continues_where_the_first_one_ended(write: Any) -> None:
     good, bad = [record(key, human(), human()) for key in "abc"], record("d", {"role": "robot", "content": "x"})
     with pytest.raises(CommandError):
@@ -82,7 +75,6 @@ def test_a_second_run_continues_where_the_first_one_ended(write: Any) -> None:
     assert [len(stored(key)) for key in "abc"] == [2, 3, 2]
 
 
-@pytest.mark.django_db
 def test_a_session_that_another_process_makes_is_left_alone(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     memories["default"].append("a", human("theirs"))
     monkeypatch.setattr(importing.Importer, "_find", lambda self, session: None)
@@ -108,7 +100,6 @@ def test_two_imports_at_once_make_each_session_once(write: Any) -> None:
     assert models.Message.objects.count() == 200
 
 
-@pytest.mark.django_db
 def test_a_record_without_messages_is_left_out(write: Any) -> None:
     output = call("convmemory_import", write({"key": "a", "messages": []}, record("b")))
 
@@ -118,7 +109,6 @@ def test_a_record_without_messages_is_left_out(write: Any) -> None:
     assert models.Session.objects.count() == 1
 
 
-@pytest.mark.django_db
 def test_more_messages_than_a_batch_keep_their_exchanges(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importing, "_BATCH", 3)
     asked = {"role": "assistant", "content": None, "tool_calls": [conversations.call("call_1")]}
@@ -130,8 +120,7 @@ def test_more_messages_than_a_batch_keep_their_exchanges(write: Any, monkeypatch
     assert models.Message.objects.get(position=4).answers == 3
 
 
-@pytest.mark.django_db
-def test_sessions_become_due_and_no_task_is_sent(write: Any, settings: Settings) -> None:
+def test_sessions_become_due_and_no_task_is_sent(write: Any, settings: Any) -> None:
     inline = {"BACKEND": "django_convmemory.scheduling.InlineScheduler"}
     settings.CONVMEMORY = {"default": {**settings.CONVMEMORY["default"], "SCHEDULER": inline}}
 
@@ -142,7 +131,6 @@ def test_sessions_become_due_and_no_task_is_sent(write: Any, settings: Settings)
     assert not models.Attempt.objects.exists()
 
 
-@pytest.mark.django_db
 def test_without_compaction_sessions_are_indexed_and_become_due_with_their_next_message(write: Any) -> None:
     output = call("convmemory_import", write(*[record(key, *[human(TURN)] * 600) for key in "ab"]), "--no-compact")
 
@@ -154,8 +142,7 @@ def test_without_compaction_sessions_are_indexed_and_become_due_with_their_next_
     assert models.Session.objects.get(key="b").covered_position > 0
 
 
-@pytest.mark.django_db
-def test_the_output_estimates_what_folding_will_take(write: Any, settings: Settings) -> None:
+def test_the_output_estimates_what_folding_will_take(write: Any, settings: Any) -> None:
     options = {"max_token_limit": 200, "max_chunk_tokens": 500}
     settings.CONVMEMORY = {"default": {**settings.CONVMEMORY["default"], "OPTIONS": options}}
     path = write(record("there", *[human(TURN)] * 30), name="there.jsonl")
@@ -175,9 +162,8 @@ def test_the_output_estimates_what_folding_will_take(write: Any, settings: Setti
     )
 
 
-@pytest.mark.django_db
 @pytest.mark.parametrize("memory", ["Summary", "SummaryBuffer", "TokenBuffer"])
-def test_every_memory_can_be_imported_into(memory: str, write: Any, settings: Settings) -> None:
+def test_every_memory_can_be_imported_into(memory: str, write: Any, settings: Any) -> None:
     settings.CONVMEMORY = {
         "default": {
             **settings.CONVMEMORY["default"],
@@ -191,7 +177,6 @@ def test_every_memory_can_be_imported_into(memory: str, write: Any, settings: Se
     assert models.Session.objects.due().exists() == (memory != "TokenBuffer")
 
 
-@pytest.mark.django_db
 def test_a_second_record_of_the_same_name_is_refused_in_each_run(write: Any) -> None:
     path = write(record("a"), record("b"), record("a", human("another")), record("c"))
     for _ in range(2):
@@ -201,7 +186,6 @@ def test_a_second_record_of_the_same_name_is_refused_in_each_run(write: Any) -> 
     assert [message.text for message in stored("a")] == ["What is Rust?"]
 
 
-@pytest.mark.django_db
 def test_a_dry_run_reads_everything_and_stores_nothing(write: Any) -> None:
     path = write(record("long", *[human(TURN)] * 30), record("b"))
     assert call("convmemory_import", path, "--dry-run").startswith(
@@ -213,7 +197,6 @@ def test_a_dry_run_reads_everything_and_stores_nothing(write: Any) -> None:
     assert not models.Session.objects.exists()
 
 
-@pytest.mark.django_db
 def test_an_imported_session_is_indexed_without_what_was_redacted(write: Any) -> None:
     messages = [human(f"heron {number}") for number in range(300)]
     path = write(record("a", *messages, human("quetzal"), human("stork"), notes={"301": {"redacted": True}}))
@@ -228,9 +211,8 @@ def test_an_imported_session_is_indexed_without_what_was_redacted(write: Any) ->
     assert list(integrity.check(models.Session.objects.all())) == []
 
 
-@pytest.mark.django_db
 @pytest.mark.parametrize("index", [True, False])
-def test_an_import_does_not_mark_what_only_has_to_be_indexed(index: bool, settings: Settings, write: Any) -> None:
+def test_an_import_does_not_mark_what_only_has_to_be_indexed(index: bool, settings: Any, write: Any) -> None:
     settings.CONVMEMORY = {
         "default": {
             "MEMORY": "django_convmemory.memory.ConversationWindowMemory",
@@ -242,7 +224,6 @@ def test_an_import_does_not_mark_what_only_has_to_be_indexed(index: bool, settin
     assert (session.indexed_position, session.due_since) == (600 if index else 0, None)
 
 
-@pytest.mark.django_db
 def test_a_pipe_is_read_to_its_end(tmp_path: pathlib.Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)

@@ -12,8 +12,9 @@ from django.core.management import call_command
 
 from tests.transfer.records import Terminal, call, record
 
+pytestmark = pytest.mark.django_db
 
-@pytest.mark.django_db
+
 def test_verbosity_0_prints_nothing(write: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
     assert call("convmemory_import", write(record("a")), verbosity=0) == ""
@@ -21,7 +22,6 @@ def test_verbosity_0_prints_nothing(write: Any, tmp_path: pathlib.Path, monkeypa
     assert terminal.getvalue() == ""
 
 
-@pytest.mark.django_db
 def test_standard_output_has_nothing_but_the_export(write: Any) -> None:
     call("convmemory_import", write(record("a")))
     out, stderr = Terminal(), Terminal()

@@ -16,6 +16,8 @@ from django_convmemory.memory import memories
 from tests import processes
 from tests.transfer.records import TIME, call, human, record
 
+pytestmark = pytest.mark.django_db
+
 _ID = "018f3c1e-7a00-7000-8000-000000000000"
 _KEY = {"key_hash": "0" * 64, "first_position": 1, "size": 1}
 _LATE = {"role": "tool", "tool_call_id": "call_9", "content": "late"}
@@ -81,7 +83,6 @@ BAD = {
 }
 
 
-@pytest.mark.django_db
 @pytest.mark.parametrize("listed", [False, True], ids=["lines", "list"])
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_record_is_named_and_the_records_before_it_stay(name: str, listed: bool, write: Any) -> None:
@@ -101,7 +102,6 @@ def test_a_bad_record_is_named_and_the_records_before_it_stay(name: str, listed:
     assert list(models.Session.objects.values_list("key", flat=True)) == ["a"]
 
 
-@pytest.mark.django_db
 def test_the_place_of_bytes_that_are_not_utf_8_is_named(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "latin.jsonl"
     path.write_bytes(json.dumps(record("a")).encode() + b"\n" + '{"key": "Zoë"}\n'.encode("latin-1"))
@@ -111,7 +111,6 @@ def test_the_place_of_bytes_that_are_not_utf_8_is_named(tmp_path: pathlib.Path) 
     assert models.Session.objects.count() == 1
 
 
-@pytest.mark.django_db
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -126,7 +125,6 @@ def test_a_list_without_a_proper_end_is_an_error(text: str, why: str, write: Any
         call("convmemory_import", write(text.replace("{0}", json.dumps(record("a")))))
 
 
-@pytest.mark.django_db
 @pytest.mark.parametrize("batch", [2, 1000])
 def test_a_session_with_one_bad_message_is_not_stored_at_all(
     batch: int, write: Any, monkeypatch: pytest.MonkeyPatch
@@ -140,7 +138,6 @@ def test_a_session_with_one_bad_message_is_not_stored_at_all(
     assert not models.Message.objects.exists()
 
 
-@pytest.mark.django_db
 def test_an_error_of_the_database_names_the_record(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     update = models.SessionQuerySet.update
 
@@ -156,7 +153,6 @@ def test_an_error_of_the_database_names_the_record(write: Any, monkeypatch: pyte
     assert list(models.Session.objects.values_list("key", flat=True)) == ["a"]
 
 
-@pytest.mark.django_db
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [

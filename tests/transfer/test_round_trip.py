@@ -21,6 +21,8 @@ from tests import conversations, response_items
 from tests.transfer import records
 from tests.transfer.records import TIME, call, record
 
+pytestmark = pytest.mark.django_db
+
 HARD: list[dict[str, Any]] = [
     {"role": "developer", "content": [{"type": "text", "text": "Be brief."}], "name": "site"},
     {
@@ -40,7 +42,6 @@ HARD: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.django_db
 def test_hard_messages_come_back_as_they_were(write: Any, two: None, tmp_path: pathlib.Path) -> None:
     User.objects.create_user("anna")
     notes = {
@@ -96,22 +97,10 @@ def test_any_conversation_comes_back_as_it_was(talks: list[list[ChatMessage]], d
     assert list(integrity.check(models.Session.objects.all())) == []
 
 
-@pytest.mark.django_db
 def test_a_session_that_was_cleared_is_imported_with_its_keys(tmp_path: pathlib.Path) -> None:
     chat = memories["default"].session("a")
-    receipt = chat.append(ChatMessage.human("hello"), idempotency_key="k")
-    call("convmemory_export", "--output", tmp_path / "file")
-    chat.clear()
-
-    call("convmemory_import", tmp_path / "file")
-
-    assert chat.append(ChatMessage.human("hello"), idempotency_key="k") == receipt._replace(replayed=True)
-
-
-@pytest.mark.django_db
-def test_a_question_that_was_answered_with_keys_is_imported_with_them(tmp_path: pathlib.Path) -> None:
-    chat = memories["default"].session("a")
-    chat.append(ChatMessage.ai("hello"), ChatMessage.human("hi"), idempotency_key="k")
+    turns = [ChatMessage.ai("hello"), ChatMessage.human("hi")]
+    receipt = chat.append(*turns, idempotency_key="k")
     turn = chat.answer(None, lambda turn: "how are you?", key="l")
     chat.answer(again=turn.question, ask=lambda turn: "what can I do?", key="m")
     call("convmemory_export", "--output", tmp_path / "file")
@@ -119,4 +108,5 @@ def test_a_question_that_was_answered_with_keys_is_imported_with_them(tmp_path: 
 
     call("convmemory_import", tmp_path / "file")
 
+    assert chat.append(*turns, idempotency_key="k") == receipt._replace(replayed=True)
     assert chat.answer(again=turn.question, ask=lambda turn: "no", key="m").text == "what can I do?"
