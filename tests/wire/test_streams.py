@@ -145,9 +145,12 @@ def test_the_events_of_the_client_of_openai() -> None:
     with OpenAIServer() as server:
         server.queue(Behaviour("raw", headers={"Content-Type": "text/event-stream"}, body=events + "data: [DONE]\n\n"))
         client = openai.OpenAI(base_url=server.base_url, api_key="none", max_retries=0)
+        completions: Any = client.chat.completions
+        if not hasattr(completions, "stream"):  # An older client.
+            completions = client.beta.chat.completions
         session = ConversationBufferMemory(InMemoryStore()).session("s")
         pieces = session.stream_answer(
-            "Who?", lambda turn: client.chat.completions.stream(model="m", messages=turn.context.to_openai())
+            "Who?", lambda turn: completions.stream(model="m", messages=turn.context.to_openai())
         )
         assert (list(pieces), session.history()[-1].cut_off) == (["Hel", "lo"], "")
 
