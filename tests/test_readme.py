@@ -14,7 +14,6 @@ import unittest.mock
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import openai
 import pytest
 from django.contrib.auth.models import User
@@ -153,7 +152,7 @@ def site(db: None, server: OpenAIServer, monkeypatch: pytest.MonkeyPatch) -> Ite
     monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
     monkeypatch.setattr(openai, "_client", None)  # The view's client reads them when it is first used,
     monkeypatch.setattr(openai, "api_key", None)  # and keeps the key here.
-    with httpx.Client() as client:
+    with openai.DefaultHttpxClient() as client:
         monkeypatch.setattr(openai, "http_client", client)
         yield Site(server, module_of("views.py"), User.objects.create_user("ada"))
 

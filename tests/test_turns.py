@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
+from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connection, transaction
 from django.test import RequestFactory
 from openai.types.chat import ChatCompletion
@@ -666,6 +667,16 @@ def asks(kind: str) -> tuple[Callable[[Turn], Any], list[bool]]:
 
     functions = {"generator": generator, "async generator": async_generator, "coroutine": coroutine, "plain": plain}
     return functions[kind], closed
+
+
+def test_a_stream_is_whole_in_a_thread_that_has_run_an_event_loop() -> None:
+    async def other_view() -> None:
+        await sync_to_async(lambda: None)()
+
+    async_to_sync(other_view)()
+    ask, closed = asks("async generator")
+    assert list(built(InMemoryStore()).stream_answer("s", "Hi", ask)) == ["A", "B", "C"]
+    assert closed == [True]
 
 
 @pytest.mark.parametrize("kind", ["generator", "async generator", "coroutine", "plain"])

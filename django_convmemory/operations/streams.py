@@ -133,7 +133,8 @@ class TurnStream:
         async def run() -> Any:
             return await step()
 
-        if getattr(SyncToAsync.threadlocal, "main_event_loop", None) is not None:
+        loop = getattr(SyncToAsync.threadlocal, "main_event_loop", None)
+        if loop is not None and loop.is_running():  # A thread may have that of an earlier request, which has ended.
             return async_to_sync(run)()
         self._runner = self._runner or asyncio.Runner()
         return self._runner.run(run())

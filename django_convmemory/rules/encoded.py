@@ -19,13 +19,14 @@ _SHORTEST = 300
 # The characters of base64, and those that JSON writes with a backslash: some servers do so with "/" and "+".
 _CHARACTER = r"[A-Za-z0-9+/_-]"
 _ESCAPED = r"\\++/|\\++u00[0-7][0-9A-Fa-f]"
-_LINE = rf"(?=(?:{_CHARACTER}|{_ESCAPED}){{60}})(?:{_CHARACTER}++|{_ESCAPED})++"
+_LINE = rf"(?=(?:{_CHARACTER}|{_ESCAPED}){{60}})(?>(?:{_CHARACTER}++|{_ESCAPED})+)"
 # White space, or its escapes in JSON.
-_BREAK = r"(?:\s|\\++[nrt])++"
+_BREAK = r"(?>(?:\s|\\++[nrt])+)"
 # No quantifier gives back what it took, and no run begins within a word: so the time is proportional to the length.
+# Groups are atomic instead of possessive, with which Python 3.11.4 and older have an error.
 _RUN = re.compile(
     rf"""data:[a-zA-Z0-9.+-]++/[a-zA-Z0-9;=.+-]++,[!\#$%&*+,./0-9:;=?@A-Z_a-z~-]{{{_SHORTEST},}}+
-    | (?: (?<![A-Za-z0-9+/_\\-]) | (?<=\\[nrt]) ) {_LINE} (?:{_BREAK}{_LINE})*+ ={{,2}}+""",
+    | (?: (?<![A-Za-z0-9+/_\\-]) | (?<=\\[nrt]) ) {_LINE} (?>(?:{_BREAK}{_LINE})*) ={{,2}}+""",
     re.VERBOSE,
 )
 _BETWEEN = re.compile(r"\s|\\++(?:u00..|.)")

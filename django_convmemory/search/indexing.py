@@ -32,7 +32,7 @@ _TRIES = 3
 # In characters of text. One transaction writes the segments of so much, and a search reads so much that is not indexed.
 _PORTION_SIZE = 500_000
 # A string of JSON, the last one perhaps without its end.
-_STRING = re.compile(r'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
+_STRING = re.compile(r'"(?>(?:[^"\\]|\\.)*)"?', re.DOTALL)
 
 
 # What is indexed of a message.

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import httpx
 import openai
 import pytest
 from django.contrib.auth.models import User
@@ -21,6 +20,6 @@ def model(server: OpenAIServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ope
     monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     monkeypatch.setattr(openai, "_client", None)  # It reads the variables when it is first used.
-    with httpx.Client() as client:
+    with openai.DefaultHttpxClient() as client:
         monkeypatch.setattr(openai, "http_client", client)
         yield server
