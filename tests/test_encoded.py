@@ -141,7 +141,7 @@ TEXTS = st.one_of(
 )
 
 
-@given(st.lists(TEXTS, min_size=1, max_size=3).map(" ".join))
+@given(st.lists(TEXTS, min_size=1, max_size=3).map(". ".join))
 @example("data:image/png;base64," + "A1" * 10)
 def test_no_ordinary_text_is_replaced(text: str) -> None:
     assert encoded.replaced(text) == text
