@@ -257,6 +257,7 @@ class Memories:
             known = ", ".join(map(repr, conf.aliases()))
             raise UnknownAlias(f"CONVMEMORY has no alias {alias!r}. Use one of these: {known}.")
         memory: ConversationMemory = conf.build(alias)
+        memory.aliases = tuple(conf.aliases())
         if self._change is not None:
             self._undo.append(self._change(memory))
         return memory

@@ -13,6 +13,7 @@ from typing import Any
 from django.conf import settings
 from django.db import models
 from django.db.models import Exists, F, OuterRef, Q, Subquery, signals
+from django.db.models.functions import Coalesce
 from django.dispatch import receiver
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
@@ -60,7 +61,13 @@ class SessionQuerySet(models.QuerySet["Session"]):
 
     def due(self, seconds: float = 0.0) -> SessionQuerySet:
         """Sessions that an append has marked as due for compaction, ``seconds`` ago or earlier."""
-        return self.filter(due_since__lte=clock.Clock(-seconds)) if seconds else self.filter(due_since__isnull=False)
+        # Both: a comparison with the clock uses no index.
+        due = self.filter(due_since__isnull=False)
+        return due.filter(due_since__lte=clock.Clock(-seconds)) if seconds else due
+
+    def leased(self) -> SessionQuerySet:
+        # Both, as above.
+        return self.filter(lease_expires_at__isnull=False, lease_expires_at__gt=clock.Clock())
 
     def unleased(self) -> SessionQuerySet:
         return self.filter(Q(lease_expires_at__isnull=True) | Q(lease_expires_at__lte=clock.Clock()))
@@ -84,8 +91,10 @@ class SessionQuerySet(models.QuerySet["Session"]):
             yield from page
             after = page[-1]
 
-    def unqueued(self, seconds: float) -> SessionQuerySet:
-        """Sessions for which no task is in the queue: none was queued in the last ``seconds``, or it has done nothing.
+    def unqueued(self, alias: str, seconds: float) -> SessionQuerySet:
+        """Sessions of the alias for which no task is in the queue.
+
+        None was queued in the last ``seconds``, or it has done nothing.
 
         A task has done nothing if its worker was killed, or if it was queued before the end of the alias's last pause:
         it may have met the pause. The lease of a session that nobody holds is in the row only if its worker did not
@@ -98,12 +107,15 @@ class SessionQuerySet(models.QuerySet["Session"]):
             | Q(queued_at__lt=F("due_since"), due_since__lte=clock.Clock(_CLOCK_SKEW))
         )
         killed = Q(lease_expires_at__gt=F("queued_at"), lease_expires_at__lte=clock.Clock())
-        return self.filter(old | killed | _met_pause())
+        return self.filter(old | killed | _met_pause(alias), alias=alias)
 
-    def in_queue(self, *, after: float, within: float) -> SessionQuerySet:
-        """Sessions whose task was queued between ``within`` and ``after`` seconds ago, as far as the row tells."""
-        queued = self.filter(queued_at__lte=clock.Clock(-after), queued_at__gt=clock.Clock(-within))
-        return queued.filter(queued_at__gte=F("due_since")).exclude(_met_pause())
+    def in_queue(self, alias: str, *, after: float, within: float) -> SessionQuerySet:
+        """Sessions of the alias whose task was queued between ``within`` and ``after`` seconds ago.
+
+        That is so as far as the row tells.
+        """
+        queued = self.filter(alias=alias, queued_at__lte=clock.Clock(-after), queued_at__gt=clock.Clock(-within))
+        return queued.filter(queued_at__gte=F("due_since")).exclude(_met_pause(alias))
 
     def with_clock(self) -> SessionQuerySet:
         """Add ``now``, the database's time, and ``pause``, why the alias is paused, for :attr:`Session.state`."""
@@ -112,7 +124,7 @@ class SessionQuerySet(models.QuerySet["Session"]):
     def in_state(self, state: str) -> SessionQuerySet:
         """Sessions whose :attr:`Session.state` is this one."""
         if state == SessionState.COMPACTING:
-            return self.filter(lease_expires_at__gt=clock.Clock())
+            return self.leased()
         free = self.unleased()
         if state == SessionState.IDLE:
             return free.filter(due_since__isnull=True)
@@ -123,10 +135,11 @@ class SessionQuerySet(models.QuerySet["Session"]):
         return waiting.filter(paused if state == SessionState.PAUSED else ~paused)
 
 
-def _met_pause() -> Exists:
+def _met_pause(alias: str) -> Q:
     """Whether a pause of the session's alias has ended since the session was queued."""
-    ended = AliasState.objects.filter(alias=OuterRef("alias"), paused_until__gt=OuterRef("queued_at"))
-    return Exists(ended.filter(paused_until__lte=clock.Clock()))
+    # Not correlated, so that it is evaluated once.
+    ended = AliasState.objects.filter(alias=alias, paused_until__lte=clock.Clock()).values("paused_until")
+    return Q(queued_at__lt=Coalesce(Subquery(ended), F("queued_at")))
 
 
 def _pauses() -> models.QuerySet[AliasState]:
@@ -220,6 +233,9 @@ class Session(models.Model):
     # Since when the summary waits to be rebuilt, because the fallback made a part of it. A rebuild that failed moves
     # the time ahead.
     rebuild_after = models.DateTimeField(_("rebuild after"), null=True, blank=True)
+    # The most tokens that the model was found to take at once, by a run that has not folded all. The next one goes on
+    # with it.
+    fold_window = models.BigIntegerField(null=True, blank=True, editable=False)
 
     # The turn that is open: see rules.turns. The question is at the position ``turn_question``.
     turn_token = models.CharField(max_length=32, blank=True, default="", editable=False)
@@ -268,6 +284,7 @@ class Session(models.Model):
         indexes = [
             models.Index(fields=["alias", "due_since"], name="convmemory_session_due"),
             models.Index(fields=["alias", "rebuild_after"], name="convmemory_session_rebuild"),
+            models.Index(fields=["lease_expires_at"], name="convmemory_session_leased"),
             models.Index(fields=["alias", "id"], name="convmemory_session_alias"),
             models.Index(fields=["owner", "id"], name="convmemory_session_owner"),
             models.Index(fields=["visitor", "id"], name="convmemory_session_visitor"),

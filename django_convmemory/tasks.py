@@ -131,7 +131,7 @@ def fold(memory: ConversationMemory, session_id: int, *, swept: bool, **how: boo
         send_waiting(memory)
     elif swept and result.progressed:
         with contextlib.suppress(BrokerUnavailable):  # The sender has logged it. The next sweep tries again.
-            _send_all(memory, memory.sweep(limit=1, queued_for=QUEUED_FOR))
+            _send_all(memory, memory.sweep(limit=1, queued_for=QUEUED_FOR, chained=True))
     return result.outcome
 
 
@@ -157,7 +157,7 @@ def rebuild(self: Task[..., None], alias: str, session_id: int, stand_ins: bool 
     if memory is None:
         return
     with observers.originating(_origin(self)):
-        result = memory.carry_out(session_id, "replace_stand_ins" if stand_ins else "rebuild")
+        result = memory.carry_out(session_id, "replace_stand_ins" if stand_ins else "rebuild", gives_way=True)
     if result.recovered:
         send_waiting(memory)
     if result.outcome != Outcome.BUSY or stand_ins or self.request.called_directly or self.request.is_eager:
@@ -278,6 +278,11 @@ class CeleryScheduler:
 
     def __init__(self, queue: str | None = "convmemory") -> None:
         self.queue = queue
+
+    @property
+    def folds_in_request(self) -> bool:
+        """Whether tasks run where they are sent: with ``CELERY_TASK_ALWAYS_EAGER``."""
+        return _eager()
 
     @property
     def problem(self) -> str | None:

@@ -206,8 +206,8 @@ class Simulation:
 
     - ``seed`` decides how long the random pauses are. With ``loses_hints``, the tasks of appends are lost.
     - ``now`` is the simulated time in seconds since the beginning.
-    - ``became_due`` and ``folded`` have the time for each key at which it became due, and at which its first summary
-      was published.
+    - ``became_due``, ``folded`` and ``finished`` have the time for each key at which it became due, at which its first
+      summary was published, and at which nothing was left to fold.
     - ``samples`` has the state after each sweep.
     - ``most_failures`` is the largest number of failures in a row that were counted.
     """
@@ -219,6 +219,7 @@ class Simulation:
         self.memory: ConversationMemory = build(provider, scheduler=Queue(self), **options)
         self.became_due: dict[str, float] = {}
         self.folded: dict[str, float] = {}
+        self.finished: dict[str, float] = {}
         self.samples: list[Sample] = []
         self.most_failures = 0
         self._keys: dict[int, str] = {}
@@ -261,11 +262,12 @@ class Simulation:
         """Return for how many minutes each session waited whose key has ``word`` in it. All of them are folded."""
         return [(self.folded[key] - since) / MINUTE for key, since in self.became_due.items() if word in key]
 
-    def make_due(self, key: str, *, slow: bool = False) -> None:
+    def make_due(self, key: str, *, slow: bool = False, visitor: str = "", exchanges: int = 4) -> None:
         """Append messages to a new session, which make it due."""
         question = ChatMessage.human(f"{SLOW if slow else ''} It rains today, and it is cold.")
-        self.memory.append(key, *[question, ChatMessage.ai("So take your coat, and your umbrella too.")] * 4)
-        session_id = self.memory.store.find(self.memory.resolve(key))
+        session = self.memory.session(key, visitor=visitor) if visitor else self.memory.session(key)
+        session.append(*[question, ChatMessage.ai("So take your coat, and your umbrella too.")] * exchanges)
+        session_id = self.memory.store.find(session.session_name)
         assert session_id is not None
         assert self.memory.store.is_due(session_id)
         self._keys[session_id] = key
@@ -295,7 +297,7 @@ class Simulation:
             if task.expires < self.now:
                 continue
             observed = Run(alias=self.memory.alias, session_id=task.session_id, work=task.work)
-            run = self.memory._steps(self.provider, observed, asked=False)
+            run = self.memory._steps(self.provider, observed, asked=False, gives_way=True)
             self._running.append(run)
             self._advance(task, run, functools.partial(next, run))
 
@@ -319,7 +321,9 @@ class Simulation:
         self.most_failures = max(self.most_failures, self.memory.pause.failures)
         if task.work == "compact" and result.outcome == Outcome.PUBLISHED:
             self.folded.setdefault(self._keys[task.session_id], self.now)
+            if not result.again:
+                self.finished[self._keys[task.session_id]] = self.now
         if result.recovered:
             tasks.send_waiting(self.memory)
         elif task.swept and result.progressed:
-            tasks._send_all(self.memory, self.memory.sweep(limit=1, queued_for=tasks.QUEUED_FOR))
+            tasks._send_all(self.memory, self.memory.sweep(limit=1, queued_for=tasks.QUEUED_FOR, chained=True))

@@ -763,7 +763,7 @@ def test_a_rate_limit_after_the_probe_was_answered_pauses_the_alias() -> None:
 
     memory.model.meanwhile = answer_once
 
-    compact(memory, "a")
+    memory.compact("a")  # In this process. A worker would give way to the others after its first chunk.
 
     assert memory.pause.reason == Reason.RATE_LIMIT
     assert memory.paused

@@ -33,7 +33,7 @@ from django_convmemory.rules.strategies import (
     TokenBuffer,
     Window,
 )
-from django_convmemory.rules.values import StoredMessage
+from django_convmemory.rules.values import Claim, StoredMessage
 from django_convmemory.scheduling import InlineScheduler, NullScheduler
 from django_convmemory.search import indexing
 from django_convmemory.search.searching import Searchable
@@ -385,6 +385,25 @@ class BothStores(RuleBasedStateMachine):
             # Keys that got a number at login are not among them.
             swept.append(sorted(ids.get(session_id, "another") for session_id in memory.sweep(queued_for=0)))
         assert swept[0] == swept[1]
+
+    @rule(key=st.sampled_from(KEYS), dropped=st.sampled_from(KEYS))
+    def take_turns(self, key: str, dropped: str) -> None:
+        seen = []
+        for memory in (self.memory, self.measured):
+            store = memory.store
+            mine, other = (store.find(self.named(memory, name).session_name) for name in (key, dropped))
+            if mine is None or other is None:
+                seen.append(None)
+                continue
+            store.unqueue(other)
+            claim = store.claim(mine, memory.threshold, lease=60, prompt_hash="", force=True)
+            scope, following = store.scope(mine), None
+            waits = store.leases(scope), store.others_wait(scope, (memory.alias,))
+            if isinstance(claim, Claim):
+                following = store.following(claim) == other
+                store.release(claim, memory.threshold)
+            seen.append((scope.whose, waits, following))
+        assert seen[0] == seen[1]
 
     @invariant()
     def sessions_agree(self) -> None:

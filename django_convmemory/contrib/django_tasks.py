@@ -72,7 +72,7 @@ def rebuild(alias: str, session_id: int, stand_ins: bool = False, tried: int = 0
     memory = tasks.memory_of(alias, session_id)
     if memory is None:
         return
-    result = memory.carry_out(session_id, "replace_stand_ins" if stand_ins else "rebuild")
+    result = memory.carry_out(session_id, "replace_stand_ins" if stand_ins else "rebuild", gives_way=True)
     if result.recovered:
         tasks.send_waiting(memory)
     if result.outcome != Outcome.BUSY or stand_ins:

@@ -21,7 +21,7 @@ from django_convmemory.observers import ModelCall, Run
 from django_convmemory.rules.options import Options
 from django_convmemory.rules.pause import Admission, Situation
 from django_convmemory.rules.strategies import Strategy, Threshold
-from django_convmemory.rules.values import Claim
+from django_convmemory.rules.values import Claim, Scope
 from django_convmemory.store.either import Store
 
 T = TypeVar("T")
@@ -42,6 +42,7 @@ class Memory(abc.ABC):
     """What a fold uses of a memory. :class:`.ConversationMemory` describes the attributes."""
 
     alias: str
+    aliases: tuple[str, ...]
     store: Store
     strategy: Strategy
     options: Options
@@ -54,6 +55,10 @@ class Memory(abc.ABC):
     @abc.abstractmethod
     def queues(self, delay: float) -> bool:
         """Whether a task will fold the session in ``delay`` seconds if the result of the run says ``again``."""
+
+    @abc.abstractmethod
+    def schedule(self, session_id: int, delay: float = 0.0) -> None:
+        """Have a session folded in ``delay`` seconds."""
 
     @abc.abstractmethod
     def published(self, claim: Claim) -> None:
@@ -70,9 +75,10 @@ class Fold:
 
     - ``model`` is that of the memory, which has one.
     - ``run`` is what observers are told.
+    - ``gives_way``: a worker runs it, which is for all. So it leaves the rest to another run if others wait.
     - ``claim`` is replaced after each version that is published.
-    - ``window``, in tokens, shrinks if the model says that a chunk was too long. ``has_guessed``: it has shrunk once
-      because of an error that may have meant that.
+    - ``window``, in tokens, shrinks if the model says that a chunk was too long. ``known_window`` is the most that it
+      was found to take. ``has_guessed``: the window has shrunk once because of an error that may have meant that.
     - ``own_error`` and ``fallback_error`` are those of the models with the current chunk.
     - ``probe_until``: until then this run is the only one that may ask the alias's own model. ``recovered``: its
       answer ended the alias's pause.
@@ -81,11 +87,13 @@ class Fold:
     memory: Memory
     model: ChatModel
     run: Run
+    gives_way: bool = False
     admission: Admission = dataclasses.field(init=False)
     claim: Claim = dataclasses.field(init=False)
     started: float = 0.0
     lease: float = dataclasses.field(init=False)
     window: int = dataclasses.field(init=False)
+    known_window: int | None = None
     has_guessed: bool = False
     own_error: ChatModelError | None = None
     fallback_error: ChatModelError | None = None
@@ -99,11 +107,24 @@ class Fold:
     def begin(self, claim: Claim) -> None:
         """Begin to fold with ``claim``."""
         self.claim, self.started = claim, time.monotonic()
+        if claim.window is not None:
+            self.window, self.known_window = min(self.window, claim.window), claim.window
         self.run.public_id = claim.public_id
 
     def release(self, **how: Any) -> bool:
         """Release the lease: see :meth:`.ORMStore.release`. Return whether the session is still due."""
         return self.memory.store.release(self.claim, self.memory.threshold, **how)
+
+    def others_wait(self, scope: Scope) -> bool:
+        """Whether sessions that are not of ``scope`` wait for a worker."""
+        return self.memory.store.others_wait(scope, self.memory.aliases)
+
+    def is_crowded(self, scope: Scope) -> bool:
+        """Whether ``scope`` has as many workers as it may have while others wait."""
+        if scope.whose == "session":
+            return False
+        leases = self.memory.store.leases(scope)
+        return leases >= self.memory.options.max_runs_per_owner and self.others_wait(scope)
 
     @property
     def seconds(self) -> float:

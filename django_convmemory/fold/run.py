@@ -10,17 +10,16 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 from asgiref.sync import sync_to_async
 
 from django_convmemory import exceptions, observers
-from django_convmemory.fold import call, chunk as chunks, version
+from django_convmemory.fold import call, chunk as chunks, plan, version
 from django_convmemory.fold.base import Fold, LeaseLost, Steps
 from django_convmemory.observers import ModelCall
-from django_convmemory.rules import exchanges, pause
-from django_convmemory.rules.exchanges import Turn
+from django_convmemory.rules import pause
 from django_convmemory.rules.values import Claim
 from django_convmemory.search import indexing
 
@@ -40,7 +39,7 @@ class Outcome(enum.StrEnum):
 
 
 class Result(NamedTuple):
-    """What came of a run. ``again``: the session is still due; a task should fold it in ``delay`` seconds.
+    """What came of a run. ``again``: not all is done; a task should go on in ``delay`` seconds.
 
     ``recovered``: the alias's model has answered for the first time after an outage. ``indexed``: the memory folds
     nothing, and messages were indexed.
@@ -62,16 +61,25 @@ def compact(fold: Fold, *, asked: bool = False, despite_pause: bool = False) -> 
     """Fold what is due in the session.
 
     ``asked`` ignores that the time of the next attempt has not come, and ``despite_pause`` that the alias is paused.
-    Before that, what is settled is indexed for search, so that an outage leaves nothing unindexed.
+    Before that, what is settled is indexed for search, so that an outage leaves nothing unindexed. A worker that is
+    wanted by others leaves the rest of that to the next run.
     """
     store, session_id = fold.memory.store, fold.run.session_id
     if fold.memory.options.index:
-        indexing.catch_up(store, session_id)
+        others_wait = (lambda: fold.others_wait(store.scope(session_id))) if fold.gives_way else None
+        count, more = indexing.catch_up(store, session_id, others_wait=others_wait)
+        if more and fold.gives_way:
+            return Result(Outcome.NOT_DUE, again=True, indexed=count > 0)
     fold.admission = call.admission(fold, despite_pause=despite_pause)
     if not (fold.admission.own or fold.admission.fallback):
         # The first sweep after the pause finds it: see models.SessionQuerySet.unqueued.
         logger.info("Session %s is not folded now: memories[%r] is paused.", session_id, fold.run.alias)
         return Result(Outcome.STALLED)
+    if fold.gives_way and not asked and fold.is_crowded(store.scope(session_id)):
+        # No retry. The next run of its owner sends it: see _send_next.
+        store.unqueue(session_id)
+        logger.info("Session %s is not folded now: its owner has workers, and others wait.", session_id)
+        return Result(Outcome.BUSY)
     claim = store.claim(
         session_id,
         fold.memory.threshold,
@@ -112,6 +120,7 @@ def _claimed(fold: Fold, claim: Claim | str) -> Steps[Result]:
             return Result({"not_due": Outcome.NOT_DUE, "busy": Outcome.BUSY}.get(claim, Outcome.STALLED))
         fold.begin(claim)
         result = yield from _fold(fold)
+        _send_next(fold)
     except BaseException as error:
         # This is not a model's failure. It is a defect of ours or of a backend, the worker's time limit, or a
         # cancelled call. Release the lease, and let the error be seen.
@@ -124,28 +133,27 @@ def _claimed(fold: Fold, claim: Claim | str) -> Steps[Result]:
 
 
 def _fold(fold: Fold) -> Steps[Result]:
-    # Messages that came after the claim are left alone: the claim knows which exchange was open then.
-    turns = fold.memory.store.turns(fold.claim)
-    starts = exchanges.starts(turns, fold.claim.counters.open_position)
-    split = len(turns)
-    if not fold.claim.rebuilding:
-        user_starts = [start for start in starts if turns[start].role == "user"]
-        split = fold.memory.strategy.plan([turn.tokens for turn in turns], starts, user_starts)
-    ends = [*[start for start in starts if start < split], split]
-    done, published = 0, False
-    while done < split:
+    planned, done, published = plan.of(fold), 0, False
+    while done < planned.split:
         try:
-            done = yield from _fold_next(fold, turns, ends, done)
+            done = yield from _fold_next(fold, planned, done)
         except exceptions.ChatModelError as error:
             return _fail(fold, error)
         except LeaseLost:
             return _lose(fold)
         published = True
-        if done < split and _must_stop(fold):
-            break
-    rebuild_in = 0.0 if fold.claim.rebuilding and done < split else None
+        if done < planned.split or not planned.is_all:
+            if _must_stop(fold):
+                break
+            if done == planned.split:
+                planned, done = plan.of(fold), 0
+    is_rest = done < planned.split or not planned.is_all
     # Without a version, the run does not go on.
-    due = fold.release(rebuild_in=rebuild_in, queued=published and fold.memory.queues(0.0))
+    due = fold.release(
+        rebuild_in=0.0 if fold.claim.rebuilding and is_rest else None,
+        window=fold.known_window if is_rest else None,
+        queued=published and fold.memory.queues(0.0),
+    )
     if not published:
         if due:
             logger.warning("Session %s is marked due, but nothing in it can be folded.", fold.run.session_id)
@@ -157,10 +165,23 @@ def _must_stop(fold: Fold) -> bool:
     """Whether the rest is left to another run."""
     if fold.claim.rebuilding and not fold.claim.due_seconds and fold.memory.store.is_due(fold.run.session_id):
         return True  # It became due meanwhile.
-    return fold.seconds > fold.memory.options.max_run_seconds
+    if fold.seconds > fold.memory.options.max_run_seconds:
+        return True
+    if fold.gives_way and fold.others_wait(fold.claim.scope):
+        return True
+    _send_next(fold)
+    return False
 
 
-def _fold_next(fold: Fold, turns: Sequence[Turn], ends: Sequence[int], start: int) -> Steps[int]:
+def _send_next(fold: Fold) -> None:
+    """Send a session of the same owner whose task was dropped, because the owner had workers enough."""
+    if fold.gives_way and fold.memory.queues(0.0):
+        following = fold.memory.store.following(fold.claim)
+        if following is not None:
+            fold.memory.schedule(following)
+
+
+def _fold_next(fold: Fold, planned: plan.Plan, start: int) -> Steps[int]:
     """Fold the chunk that begins at ``start``, or a part of it. Return the index of the first turn not covered.
 
     If the model fails, try a smaller chunk or the other model at once, as far as that makes sense.
@@ -168,7 +189,7 @@ def _fold_next(fold: Fold, turns: Sequence[Turn], ends: Sequence[int], start: in
     """
     model, known_window = call.first(fold), fold.window
     while True:
-        chunk = chunks.choose(fold, turns, ends, start)
+        chunk = chunks.choose(fold, planned.turns, planned.ends, start)
         if chunk.is_wordless:
             version.carry(fold, chunk)
             return chunk.following
@@ -177,7 +198,8 @@ def _fold_next(fold: Fold, turns: Sequence[Turn], ends: Sequence[int], start: in
         except exceptions.ChatModelError as error:
             smaller = chunks.smaller_window(fold, chunk, error)
             if smaller is not None:
-                known_window = smaller if isinstance(error, exceptions.ContextLengthExceeded) else known_window
+                if isinstance(error, exceptions.ContextLengthExceeded):
+                    known_window = fold.known_window = smaller
                 fold.window = smaller
                 continue
             # Half of a chunk may have been a guess, which was of no use.
@@ -206,7 +228,13 @@ def _fail(fold: Fold, error: exceptions.ChatModelError) -> Result:
         logger.warning("The rebuild of session %s failed: %s", claim.session_id, text)
     else:
         delay, counts = fold.situation.retry(error)
-        again = fold.release(retry_in=delay, error=text, uncount=not counts, queued=fold.memory.queues(delay))
+        again = fold.release(
+            retry_in=delay,
+            error=text,
+            uncount=not counts,
+            window=fold.known_window,
+            queued=fold.memory.queues(delay),
+        )
         logger.warning(
             "Compaction of session %s failed. It is tried again in %.0f s or later: %s", claim.session_id, delay, text
         )

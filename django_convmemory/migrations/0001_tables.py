@@ -135,6 +135,7 @@ class Migration(migrations.Migration):
                 ("lease_expires_at", models.DateTimeField(blank=True, null=True, verbose_name="leased until")),
                 ("last_error", models.TextField(blank=True, default="", verbose_name="last error")),
                 ("rebuild_after", models.DateTimeField(blank=True, null=True, verbose_name="rebuild after")),
+                ("fold_window", models.BigIntegerField(blank=True, editable=False, null=True)),
                 ("turn_token", models.CharField(blank=True, default="", editable=False, max_length=32)),
                 ("turn_expires_at", models.DateTimeField(blank=True, null=True, verbose_name="turn open until")),
                 ("turn_question", models.BigIntegerField(default=0, verbose_name="question being answered")),
@@ -396,6 +397,10 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name="session",
             index=models.Index(fields=["alias", "rebuild_after"], name="convmemory_session_rebuild"),
+        ),
+        migrations.AddIndex(
+            model_name="session",
+            index=models.Index(fields=["lease_expires_at"], name="convmemory_session_leased"),
         ),
         migrations.AddIndex(
             model_name="session",

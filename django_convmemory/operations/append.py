@@ -152,4 +152,4 @@ class Append(BaseMemory):
                 lambda: self._send(signals.messages_appended, name, appended.session_id, receipt=receipt)
             )
         if appended.turned_due:
-            self._schedule(appended.session_id)
+            self.schedule(appended.session_id)

@@ -173,7 +173,7 @@ class Edit(BaseMemory):
     def _edited(self, *sessions: Edited | None) -> None:
         for edited in sessions:
             if edited is not None and edited.turned_due:
-                self._schedule(edited.session_id)
+                self.schedule(edited.session_id)
 
     def erase(self, *, owner: Any = None, visitor: str | None = None) -> int:
         """Delete every session of a user or of a visitor in this memory. Return how many were deleted.

@@ -80,6 +80,8 @@ class BaseMemory(scheduling.Memory):
         self.counter = counter or tokens.Utf8TokenCounter()
         self.scheduler = scheduler or scheduling.InlineScheduler()
         self.alias = check_text(alias, "alias")
+        # The aliases whose sessions wait for the same workers.
+        self.aliases = (alias,)
         if not 0 < len(alias) <= MAX_ALIAS_LENGTH:
             raise ValueError(f"alias must be a string of 1 to {MAX_ALIAS_LENGTH} characters, not {alias!r:.120}.")
         self.price = price
@@ -106,18 +108,27 @@ class BaseMemory(scheduling.Memory):
         """The name of the token counter, as a session stores it."""
         return self.counter.name[:MAX_COUNTER_NAME]
 
-    def carry_out(self, session_id: int, work: scheduling.Work, *, asked: bool = True) -> Result:
-        """Do ``work`` for the session with this id, now, in this process. For schedulers and tasks."""
+    def carry_out(
+        self, session_id: int, work: scheduling.Work, *, asked: bool = True, gives_way: bool = False
+    ) -> Result:
+        """Do ``work`` for the session with this id, now, in this process. For schedulers and tasks.
+
+        ``gives_way``: leave the rest to a later run if sessions of other owners wait.
+        """
         if self.model is None:
             if work in ("compact", "retry"):
-                return self._finish(session_id, self._index(session_id, asked=asked))
+                return self._finish(session_id, self._index(session_id, asked=asked, gives_way=gives_way))
             return Result(Outcome.NOT_DUE)
         with observers.folding(observers.Run(alias=self.alias, session_id=session_id, work=work)) as observed:
-            return run.drive(self._steps(self.model, observed, asked=asked))
+            return run.drive(self._steps(self.model, observed, asked=asked, gives_way=gives_way))
 
-    def _steps(self, model: ChatModel, observed: observers.Run, *, asked: bool = True) -> Steps[Result]:
+    def _steps(
+        self, model: ChatModel, observed: observers.Run, *, asked: bool = True, gives_way: bool = False
+    ) -> Steps[Result]:
         """Take the steps of the run ``observed``."""
-        fold = Fold(memory=self, model=model, run=observed)
+        # Where a task runs at once, the next one would run inside this one.
+        gives_way = gives_way and not getattr(self.scheduler, "folds_in_request", False)
+        fold = Fold(memory=self, model=model, run=observed, gives_way=gives_way)
         if observed.work in ("compact", "retry"):
             result = yield from run.compact(fold, asked=asked, despite_pause=observed.work == "retry")
         else:
@@ -127,27 +138,30 @@ class BaseMemory(scheduling.Memory):
 
     def _finish(self, session_id: int, result: Result) -> Result:
         if result.again:
-            self._schedule(session_id, result.delay)
+            self.schedule(session_id, result.delay)
         return result
 
     def compact_id(self, session_id: int, *, asked: bool = False, despite_pause: bool = False) -> Result:
         """Fold what is due in the session with this id. If it is still due then, tell the scheduler.
 
-        For schedulers, tasks and the sweep. ``asked`` ignores that the next attempt has to wait, and ``despite_pause``
-        that the alias is paused. A memory without summaries only indexes the session.
+        For schedulers, tasks and the sweep. It leaves the rest to a later run if sessions of other owners wait.
+        ``asked`` ignores that the next attempt has to wait, and ``despite_pause`` that the alias is paused. A memory
+        without summaries only indexes the session.
         """
-        return self.carry_out(session_id, "retry" if despite_pause else "compact", asked=asked)
+        return self.carry_out(session_id, "retry" if despite_pause else "compact", asked=asked, gives_way=True)
 
-    def _index(self, session_id: int, *, asked: bool) -> Result:
+    def _index(self, session_id: int, *, asked: bool, gives_way: bool) -> Result:
         """Index a session of a memory that folds nothing. It takes the lease only for that."""
         claim = self.store.claim(session_id, self.threshold, lease=_INDEXING_LEASE, prompt_hash="", force=asked)
         if claim == "not_due":
             # A search asks for sessions that are not due.
-            return Result(Outcome.NOT_DUE, indexed=indexing.catch_up(self.store, session_id) > 0)
+            count, _ = indexing.catch_up(self.store, session_id)
+            return Result(Outcome.NOT_DUE, indexed=count > 0)
         if not isinstance(claim, Claim):
             return Result({"busy": Outcome.BUSY}.get(claim, Outcome.NOT_DUE))
         try:
-            count = indexing.catch_up(self.store, session_id)
+            others_wait = functools.partial(self.store.others_wait, claim.scope, self.aliases) if gives_way else None
+            count, _ = indexing.catch_up(self.store, session_id, others_wait=others_wait)
         finally:
             again = self.store.release(claim, self.threshold, queued=self.queues(0.0))
         logger.info("Indexed %d messages of session %s.", count, session_id)
@@ -173,18 +187,22 @@ class BaseMemory(scheduling.Memory):
         """Whether the model's newest answer, however old, says that the configuration is wrong."""
         return self.pause.reason == Reason.MISCONFIGURED
 
-    def sweep(self, *, limit: int = 1000, queued_for: float = 300.0, fewest_attempts: bool = False) -> list[int]:
+    def sweep(
+        self, *, limit: int = 1000, queued_for: float = 300.0, fewest_attempts: bool = False, chained: bool = False
+    ) -> list[int]:
         """Return the ids of due sessions that nobody folds and that were not queued in the last ``queued_for`` seconds.
 
         If the scheduler sends tasks, they have been due for a minute: before that, the task of the append is on its
         way. With a ``queued_for`` of 0 there are all that nobody folds. They count as queued from now on.
 
-        The longest due come first, or with ``fewest_attempts`` those that have failed less often. There are none while
-        the alias is paused, and one after a pause, until the model answers; besides these, there are those for which
-        the fallback may stand in, and those that have to be indexed, which needs no model.
+        One of each owner or visitor comes first, or with ``fewest_attempts`` those that have failed less often.
+        ``chained``: a task that is done sends the next one. That is the longest due, but of no owner who has workers
+        enough. There are none while the alias is paused, and one after a pause, until the model answers; besides these,
+        there are those for which the fallback may stand in, and those that have to be indexed, which needs no model.
         """
         due_for = self.swept_after if self.scheduler.queues and queued_for else 0.0
-        swept = functools.partial(self.store.sweep, self.alias, queued_for=queued_for)
+        most_leases = self.options.max_runs_per_owner if chained else None
+        swept = functools.partial(self.store.sweep, self.alias, queued_for=queued_for, most_leases=most_leases)
         pause = self.pause
         if pause.holds:
             session_ids = []
@@ -251,10 +269,10 @@ class BaseMemory(scheduling.Memory):
         self._send(signals.compaction_failed, claim.name, claim.session_id, error=error)
 
     def queues(self, delay: float) -> bool:
-        """Whether :meth:`_schedule` sends a task that folds a session in ``delay`` seconds."""
+        """Whether :meth:`schedule` sends a task that folds a session in ``delay`` seconds."""
         return self.scheduler.queues and (not delay or getattr(self.scheduler, "defers", True))
 
-    def _schedule(self, session_id: int, delay: float = 0.0) -> None:
+    def schedule(self, session_id: int, delay: float = 0.0) -> None:
         if not self.summarizes and getattr(self.scheduler, "problem", None):
             return  # A site without summaries needs no broker. The sweep indexes, and a search reads what is new.
         schedule = functools.partial(self.scheduler.schedule, self, session_id, delay=delay)

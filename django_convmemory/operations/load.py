@@ -200,7 +200,7 @@ class Load(Append):
             searched = [searching.searchable(read) for read in reads]
             if self.options.index:
                 for session_id in searching.to_index(searched):
-                    self._schedule(session_id)
+                    self.schedule(session_id)
             observed.hits = hits = searching.search(self.store, searched, parsed, **numbers)
         return hits
 

@@ -48,6 +48,7 @@ class Options:
     keep_identifiers: bool = True
     max_chunk_tokens: int | None = None  # None: see chunk_tokens.
     max_run_seconds: float = 240.0
+    max_runs_per_owner: int = 2  # While others wait.
     max_attempts: int = 5
     fallback_after: float = 1800.0
     rebuild_stand_ins: bool = True
@@ -124,6 +125,7 @@ _MINIMUMS = {
     "max_message_bytes": 1,
     "max_chunk_tokens": 100,
     "max_run_seconds": 1,
+    "max_runs_per_owner": 1,
     "max_attempts": 1,
     "fallback_after": 0,
     "turn_timeout": 1,

@@ -200,6 +200,31 @@ class Redaction(NamedTuple):
     in_flight: bool
 
 
+class Scope(NamedTuple):
+    """Those with whom a session takes turns at the workers: all sessions of its owner, or of its visitor.
+
+    A session that has neither is a scope of its own.
+    """
+
+    owner_id: Any
+    visitor: str
+    session_id: int
+
+    @classmethod
+    def of(cls, session: Any) -> Scope:
+        """Return the scope of a store's session."""
+        return cls(session.session_name.owner_id, session.session_name.visitor, session.id)
+
+    @property
+    def whose(self) -> str:
+        return "owner" if self.owner_id is not None else "visitor" if self.visitor else "session"
+
+    @property
+    def who(self) -> tuple[str, Any]:
+        """The same for all sessions of the scope."""
+        return self.whose, self.owner_id if self.owner_id is not None else self.visitor or self.session_id
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Claim:
     """The right to fold a session until the lease ends, and the session as it was when the lease was taken.
@@ -208,7 +233,8 @@ class Claim:
     session that ends with these messages, and ``summary`` is the last version that the rebuild has made. ``replaces``
     is the first version that the fallback made; 0 if there is none.
 
-    ``parts`` is how many parts of the next exchange are folded already, the last of them into ``summary``.
+    ``parts`` is how many parts of the next exchange are folded already, the last of them into ``summary``. ``window``
+    is the most tokens that the model was found to take at once by a run that has not folded all, or None.
     """
 
     session_id: int
@@ -224,6 +250,11 @@ class Claim:
     replaces: int = 0
     parts: int = 0
     public_id: str = ""
+    window: int | None = None
+
+    @property
+    def scope(self) -> Scope:
+        return Scope(self.name.owner_id, self.name.visitor, self.session_id)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -457,6 +488,7 @@ def claimed(session: Any, summary: SummaryVersion | None, due_seconds: float) ->
         counters=session.counters,
         summary=summary,
         public_id=str(session.public_id),
+        window=session.fold_window,
     )
 
 

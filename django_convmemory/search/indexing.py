@@ -10,7 +10,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from django_convmemory.messages import REASONING, ChatMessage
@@ -109,18 +109,21 @@ def _strings(value: Any) -> Iterator[str]:
 # Adding messages to the index.
 
 
-def catch_up(store: Store, session_id: int, *, longest: float = LONGEST) -> int:
-    """Index the messages of the session that are not indexed, for ``longest`` seconds. Return how many it indexed.
+def catch_up(
+    store: Store, session_id: int, *, longest: float = LONGEST, others_wait: Callable[[], bool] | None = None
+) -> tuple[int, bool]:
+    """Index the messages of the session that are not indexed, for ``longest`` seconds or until others wait.
 
-    It needs no lease: if another process indexes the session at the same time, one of the two changes nothing.
-    Commands pass ``math.inf``, because no later run would index the rest.
+    Return how many were indexed, and whether there are more. It needs no lease: if another process indexes the session
+    at the same time, one of the two changes nothing. Commands pass ``math.inf``, because no later run would index the
+    rest.
     """
     until = time.monotonic() + longest
     total, more = index(store, session_id)
-    while more and time.monotonic() < until:
+    while more and time.monotonic() < until and not (others_wait and others_wait()):
         count, more = index(store, session_id)
         total += count
-    return total
+    return total, more
 
 
 def index(store: Store, session_id: int, *, limit: int = 1_000) -> tuple[int, bool]:

@@ -15,6 +15,7 @@ import math
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -28,7 +29,7 @@ from django_convmemory.rules.pause import Pause, wait_after_lease
 from django_convmemory.rules.segments import Extent, Indexable, IndexRead, Segment, Unindexed
 from django_convmemory.rules.strategies import Threshold, View
 from django_convmemory.rules.turns import Does, State, Step
-from django_convmemory.rules.values import AttemptRecord, Claim, Edited, NewVersion, SessionName, StoredMessage
+from django_convmemory.rules.values import AttemptRecord, Claim, Edited, NewVersion, Scope, SessionName, StoredMessage
 
 # Times are in seconds, by the store's clock.
 NEVER = math.inf
@@ -87,6 +88,7 @@ class Session:
     lease_expires_at: float = 0.0
     last_error: str = ""
     rebuild_after: float = NEVER
+    fold_window: int | None = None
     turn_token: str = ""
     turn_expires_at: float = 0.0
     turn_question: int = 0
@@ -647,8 +649,9 @@ class InMemoryStore:
             version.valid = version.value.version in line
         return claim
 
-    def turns(self, claim: Claim) -> list[Turn]:
-        return [Turn(ref.position, ref.tokens, ref.answers, ref.message.role) for ref in self.messages(claim)]
+    def turns(self, claim: Claim, limit: int | None = None) -> list[Turn]:
+        refs = self.messages(claim)[:limit]
+        return [Turn(ref.position, ref.tokens, ref.answers, ref.message.role) for ref in refs]
 
     def messages(self, claim: Claim, first: int = 1, last: float = math.inf) -> list[MessageRef]:
         tail = self._with_id(claim.session_id).refs[claim.counters.covered_position : claim.counters.last_position]
@@ -689,12 +692,13 @@ class InMemoryStore:
         error: str = "",
         uncount: bool = False,
         rebuild_in: float | None = None,
+        window: int | None = None,
         queued: bool = False,
     ) -> bool:
         session, now = self._with_id(claim.session_id), self._clock()
         if session.lease_token != claim.token:
             return False
-        session.lease_token, session.lease_expires_at = "", 0.0
+        session.lease_token, session.lease_expires_at, session.fold_window = "", 0.0, window
         session.mark_due(threshold, now)
         if not claim.rebuilding:
             session.attempts = max(0, session.attempts - uncount) if error else 0
@@ -719,14 +723,50 @@ class InMemoryStore:
         queued_for: float,
         fewest_attempts: bool = False,
         unindexed: int | None = None,
+        most_leases: int | None = None,
     ) -> list[int]:
         now = self._clock()
         due = [session for session in self._free(alias, unindexed) if not due_for or session.due_since <= now - due_for]
         found = [session for session in due if not self._in_queue(session, now - queued_for, now)]
-        found.sort(key=lambda session: (session.attempts if fewest_attempts else 0, session.due_since, session.id))
+        ranks: dict[int, int] = {}
+        if most_leases is None:
+            found.sort(key=lambda session: (session.attempts if fewest_attempts else 0, *_waited(session)))
+            ahead: Counter[tuple[str, Any]] = Counter()
+            for session in found:
+                ahead[Scope.of(session).who] += 1
+                ranks[session.id] = ahead[Scope.of(session).who]
+        else:
+            found = [session for session in found if self.leases(Scope.of(session)) < most_leases]
+            found.sort(key=lambda session: (session.due_since, session.id))
+        found.sort(key=lambda session: (session.attempts if fewest_attempts else 0, ranks.get(session.id, 0)))
         for session in found[:limit]:
             session.queued_at = now
         return [session.id for session in found[:limit]]
+
+    def scope(self, session_id: int) -> Scope:
+        return Scope.of(self._with_id(session_id))._replace(session_id=session_id)
+
+    def leases(self, scope: Scope) -> int:
+        leased = [session for session in self._sessions.values() if session.lease_expires_at > self._clock()]
+        return sum(Scope.of(session).who == scope.who for session in leased)
+
+    def others_wait(self, scope: Scope, aliases: tuple[str, ...]) -> bool:
+        waiting = [session for alias in aliases for session in self._free(alias)]
+        return any(Scope.of(session).who != scope.who for session in waiting)
+
+    def following(self, claim: Claim) -> int | None:
+        free = [session for session in self._free(claim.name.alias) if session.id != claim.session_id]
+        waiting = [session for session in free if Scope.of(session).who == claim.scope.who]
+        waiting = [session for session in waiting if 0 < session.queued_at < session.due_since]
+        if not waiting:
+            return None
+        first = min(waiting, key=_waited)
+        first.queued_at = self._clock()
+        return first.id
+
+    def unqueue(self, session_id: int) -> None:
+        session = self._with_id(session_id)
+        session.queued_at = session.due_since - 1 if session.due_since < NEVER else session.queued_at
 
     def waiting(self, alias: str, *, after: float, within: float, limit: int) -> int:
         now = self._clock()
@@ -784,6 +824,11 @@ class InMemoryStore:
         others = [attempt for attempt in self.attempts if attempt.alias == alias and attempt.session_id != session_id]
         folded = [attempt for attempt in others if attempt.record.outcome == values.AttemptOutcome.PUBLISHED]
         return any(attempt.started_at >= since and not attempt.fallback for attempt in folded)
+
+
+def _waited(session: Session) -> tuple[float, float, int]:
+    """Return what decides which session comes first: when it was queued, or else since when it is due."""
+    return session.queued_at, session.due_since, session.id
 
 
 def shown(row: StoredMessage) -> StoredMessage:

@@ -35,7 +35,7 @@ from django_convmemory.store.database import Database
 # What a claim needs of the session, and the whole row of a version, in the order of the fields.
 _NEEDED = {
     *("id", "public_id", "alias", "owner_id", "visitor", "key", "lease_token", "epoch", "last_version", "attempts"),
-    *("current_version", "due_since", *models.COUNTER_COLUMNS),
+    *("current_version", "due_since", "fold_window", *models.COUNTER_COLUMNS),
 }
 _SESSION_NAMES = [field.attname for field in models.Session._meta.concrete_fields if field.attname in _NEEDED]
 _SUMMARY_NAMES = [field.attname for field in models.Summary._meta.concrete_fields]
@@ -105,10 +105,11 @@ class Leases(Database):
         _invalidate_others(unfinished, line)
         return claim
 
-    def turns(self, claim: Claim) -> list[Turn]:
-        """Return the tail of the session as it was when it was claimed, without texts."""
+    def turns(self, claim: Claim, limit: int | None = None) -> list[Turn]:
+        """Return the first ``limit`` unpinned messages of the claimed tail, or all, without texts."""
         covered, last = claim.counters.covered_position, claim.counters.last_position
-        return [Turn(*row) for row in _turns(self.using).read(session_id=claim.session_id, after=covered, last=last)]
+        rows = _turns(self.using, limit).read(session_id=claim.session_id, after=covered, last=last)
+        return [Turn(*row) for row in rows]
 
     def messages(self, claim: Claim, first: int, last: int) -> list[MessageRef]:
         """Return the unpinned messages of the claimed tail from the position ``first`` through ``last``."""
@@ -136,6 +137,7 @@ class Leases(Database):
         error: str = "",
         uncount: bool = False,
         rebuild_in: float | None = None,
+        window: int | None = None,
         queued: bool = False,
     ) -> bool:
         """Release the lease, and return whether the session is still due by ``threshold`` and its current counters.
@@ -143,7 +145,8 @@ class Leases(Database):
         The next attempt waits for ``retry_in`` seconds. ``error`` is stored as the last error; without it the number of
         attempts becomes 0. ``uncount`` takes back the attempt that the claim counted. After a rebuild, these three are
         left as they are: they are about what is due. With ``rebuild_in`` the session is marked for a rebuild in so many
-        seconds. ``queued``: the caller sends a task if the session is still due, so a sweep need not.
+        seconds. The next claim has the ``window``. ``queued``: the caller sends a task if the session is still due, so
+        a sweep need not.
         """
         using = self.using
         if error or retry_in is not None or rebuild_in is not None:
@@ -152,10 +155,11 @@ class Leases(Database):
                 changes["attempts"] = 0 if not error else max(0, claim.attempts - 1) if uncount else claim.attempts
                 changes["last_error"] = error
                 changes["next_attempt_at"] = None if retry_in is None else Clock(retry_in)
+            changes["fold_window"] = window
             releasing = _releasing(using, threshold, changes, queued=queued)
         else:
             releasing = _releasing_after_success(using, threshold, rebuilding=claim.rebuilding, queued=queued)
-        released = _changed(releasing, session_id=claim.session_id, token=claim.token)
+        released = _changed(releasing, session_id=claim.session_id, token=claim.token, window=window)
         return bool(released) and self.is_due(claim.session_id)
 
     def is_due(self, session_id: int) -> bool:
@@ -314,7 +318,9 @@ def _releasing_after_success(
     using: str, threshold: Threshold, *, rebuilding: bool, queued: bool
 ) -> compiled.CompiledStatement:
     # A rebuild does not fold what has failed.
-    changes = {} if rebuilding else {"attempts": 0, "last_error": "", "next_attempt_at": None}
+    changes: dict[str, Any] = {"fold_window": Slot("window")}
+    if not rebuilding:
+        changes |= {"attempts": 0, "last_error": "", "next_attempt_at": None}
     return _releasing(using, threshold, changes, queued=queued)
 
 
@@ -336,8 +342,8 @@ def _changed(statement: compiled.CompiledStatement, **values: Any) -> int:
 
 
 @compiled.once
-def _turns(using: str) -> compiled.Selection:
-    return compiled.selection(_unpinned(using), *Turn._fields)
+def _turns(using: str, limit: int | None) -> compiled.Selection:
+    return compiled.selection(_unpinned(using)[:limit], *Turn._fields)
 
 
 @compiled.once

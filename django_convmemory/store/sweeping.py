@@ -1,22 +1,38 @@
-"""Finding the sessions that a worker should fold, and those whose summary should be rebuilt."""
+"""Finding the sessions that a worker should fold, and those whose summary should be rebuilt.
+
+Sessions of one owner or visitor take turns (:class:`.values.Scope`), so that one person with much to fold leaves
+workers to the others.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import datetime as dt
+import itertools
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from django.db import connections
-from django.db.models import F
+from django.db.models import Case, F, Q, When, Window
+from django.db.models.functions import RowNumber
 
 from django_convmemory import models
 from django_convmemory.clock import Clock
 from django_convmemory.rules.strategies import Threshold
-from django_convmemory.store import pause, transactions
+from django_convmemory.rules.values import Claim, Scope
+from django_convmemory.store import compiled, pause, transactions
+from django_convmemory.store.compiled import Slot
 from django_convmemory.store.database import Database
+
+# So many more sessions than asked for are looked at, because other processes lock some of them.
+_SPARE = 20
 
 
 class Sweeping(Database):
-    """Finds what a worker should do."""
+    """Finds what a worker should do.
+
+    Where a method takes several ``aliases``, they are those whose sessions wait for the same workers.
+    """
 
     def sweep(
         self,
@@ -27,20 +43,68 @@ class Sweeping(Database):
         queued_for: float,
         fewest_attempts: bool = False,
         unindexed: int | None = None,
+        most_leases: int | None = None,
     ) -> list[int]:
-        """Return the ids of sessions that a worker could fold now, at most ``limit``. The longest due come first.
+        """Return the ids of sessions that a worker could fold now, at most ``limit``.
 
-        They have been due for ``due_for`` seconds or longer. With ``fewest_attempts`` those with the fewest attempts
-        come first. With ``unindexed`` only those are returned that have more settled messages that are not indexed.
-        Sessions that were queued in the last ``queued_for`` seconds are left out, unless the lease of their worker has
-        expired, or a pause of the alias has ended since. The returned ones are marked as queued now.
+        One of each scope comes first. Of a scope, first come those that were never queued, then the longest queued,
+        then the longest due. With ``fewest_attempts`` those with the fewest attempts come before all others. They have
+        been due for ``due_for`` seconds or longer. With ``unindexed`` only those are returned that have more settled
+        messages that are not indexed. Sessions that were queued in the last ``queued_for`` seconds are left out, unless
+        the lease of their worker has expired, or a pause of the alias has ended since. The returned ones are marked as
+        queued now.
+
+        With ``most_leases`` the longest due come first, but none of a scope with so many leases. That reads a few rows
+        only, however many sessions wait.
         """
-        free = self._sessions.due(due_for).unleased().filter(alias=alias).unqueued(queued_for)
+        free = self._sessions.due(due_for).unleased().unqueued(alias, queued_for)
         # A session is indexed whether or not the time of its next attempt has come.
         behind = free.filter(newest_position__gt=F("indexed_position") + (unindexed or 0))
         stale = free.ready() if unindexed is None else behind
-        order = ("attempts", "due_since", "pk") if fewest_attempts else ("due_since", "pk")
-        return _marked(stale, order, limit, {"queued_at": Clock()})
+        first = ["attempts"] if fewest_attempts else []
+        if most_leases is not None:
+            crowded = [who for who, count in self._leases().items() if count >= most_leases]
+            for whose in ("owner", "visitor"):
+                stale = stale.exclude(**{f"{whose}__in": [value for kind, value in crowded if kind == whose]})
+            return _marked(stale, stale.order_by(*first, "due_since", "pk"), limit, {"queued_at": Clock()})
+        # A session that nobody owns takes turns with no other.
+        alone = Case(When(owner=None, visitor="", then="pk"))
+        turn = Window(RowNumber(), ["owner_id", "visitor", alone], [*first, *_WAITED])
+        ordered = stale.annotate(turn=turn).order_by(*first, "turn", *_WAITED)
+        return _marked(stale, ordered, limit, {"queued_at": Clock()})
+
+    def scope(self, session_id: int) -> Scope:
+        """Return the scope of a session. One that is gone is a scope of its own."""
+        rows = _whose(self.using).read(session_id=session_id)
+        owner_id, visitor = rows[0] if rows else (None, "")
+        return Scope(owner_id, visitor, session_id)
+
+    def leases(self, scope: Scope) -> int:
+        """Return how many sessions of the scope somebody folds now."""
+        return self._leases()[scope.who]
+
+    def _leases(self) -> Counter[tuple[str, Any]]:
+        # As many rows as there are workers.
+        return Counter(Scope(*row).who for row in _leased(self.using).read())
+
+    def others_wait(self, scope: Scope, aliases: tuple[str, ...]) -> bool:
+        """Whether a session of another scope could be folded now, and nobody folds it."""
+        return bool(_read(_waiting_of_others, self.using, scope, aliases))
+
+    def unqueue(self, session_id: int) -> None:
+        """Note that the task of a due session was dropped: it counts as queued before the session became due."""
+        _marked_of(self._sessions.due(), [session_id], 1, {"queued_at": F("due_since") - dt.timedelta(seconds=1)})
+
+    def following(self, claim: Claim) -> int | None:
+        """Return the id of another session of the same scope and alias that could be folded now, or None.
+
+        Its task was dropped. It counts as queued from now on.
+        """
+        if claim.scope.whose == "session":
+            return None
+        waiting = [pk for pk, *_ in _read(_waiting_of_scope, self.using, claim.scope, (claim.name.alias,))]
+        stale = self._sessions.due().unleased().ready().filter(_DROPPED)
+        return next(iter(_marked_of(stale, waiting, 1, {"queued_at": Clock()})), None)
 
     def sweep_rebuilds(self, alias: str, *, limit: int, wait: float) -> list[int]:
         """Return the ids of sessions whose summary is to be rebuilt, at most ``limit``, longest marked first.
@@ -48,7 +112,7 @@ class Sweeping(Database):
         They are not due, and nobody works on them. No other call returns them in the next ``wait`` seconds.
         """
         marked = self._sessions.filter(alias=alias, rebuild_after__lte=Clock(), due_since__isnull=True).unleased()
-        return _marked(marked, ("rebuild_after", "pk"), limit, {"rebuild_after": Clock(wait)})
+        return _marked(marked, marked.order_by("rebuild_after", "pk"), limit, {"rebuild_after": Clock(wait)})
 
     def waiting_rebuilds(self, alias: str, *, within: float, limit: int) -> int:
         """Return the number of sessions whose rebuild is to be tried in the next ``within`` seconds, or ``limit``.
@@ -89,27 +153,84 @@ class Sweeping(Database):
 
         Only tasks count that were queued between ``within`` and ``after`` seconds ago.
         """
-        sessions = self._sessions.due().unleased().ready().filter(alias=alias)
-        return sessions.in_queue(after=after, within=within).order_by()[:limit].count()
+        sessions = self._sessions.due().unleased().ready().in_queue(alias, after=after, within=within)
+        return sessions.order_by()[:limit].count()
 
 
-def _marked(rows: models.SessionQuerySet, order: Sequence[str], limit: int, mark: dict[str, Any]) -> list[int]:
-    """Set ``mark`` in the first ``limit`` of ``rows``, and return their ids. No other process marks the same ones."""
+# The task of a session did nothing: see SessionQuerySet.unqueued.
+_DROPPED = Q(queued_at__lt=F("due_since"))
+# Which session comes first: the one that was queued longest ago, if ever.
+_WAITED = (F("queued_at").asc(nulls_first=True), "due_since", "pk")
+
+
+def _marked(
+    rows: models.SessionQuerySet, ordered: models.SessionQuerySet, limit: int, mark: dict[str, Any]
+) -> list[int]:
+    """Set ``mark`` in the first ``limit`` of ``rows``, which ``ordered`` has in order, and return their ids."""
+    return _marked_of(rows, list(ordered.values_list("pk", flat=True)[: limit + _SPARE]), limit, mark)
+
+
+def _marked_of(rows: models.SessionQuerySet, ids: Sequence[int], limit: int, mark: dict[str, Any]) -> list[int]:
+    """Set ``mark`` in the first ``limit`` of ``rows`` with these ids. No other process marks the same ones."""
     using = rows.db
-    connection = connections[using]
-    ordered = rows.order_by(*order).values_list("pk", flat=True)
 
     def one_by_one() -> list[int]:
         # SQLite has one writer at a time. Of two sweeps, the first one that marks a row gets it.
-        return [pk for pk in list(ordered[:limit]) if rows.filter(pk=pk).update(**mark)]
+        return list(itertools.islice((pk for pk in ids if rows.filter(pk=pk).update(**mark)), limit))
 
     def locked() -> list[int]:
         # Sweeps that run at the same time take different rows. A row that a request has locked is left for the next
         # sweep. This sweep holds the locks of other rows: if it waited, appends to those would wait too.
-        ids = list(ordered.select_for_update(skip_locked=True)[:limit])
-        models.Session.objects.using(using).filter(pk__in=ids).update(**mark)
-        return ids
+        taken: list[int] = []
+        left = list(ids)
+        while left and len(taken) < limit:
+            number = limit - len(taken)
+            free = rows.filter(pk__in=left[:number]).select_for_update(skip_locked=True)
+            taken += sorted(free.values_list("pk", flat=True), key=ids.index)
+            del left[:number]
+        models.Session.objects.using(using).filter(pk__in=taken).update(**mark)
+        return taken
 
-    if not ordered.exists():
+    if not ids:
         return []
-    return transactions.run(using, locked if connection.features.has_select_for_update_skip_locked else one_by_one)
+    return transactions.run(
+        using, locked if connections[using].features.has_select_for_update_skip_locked else one_by_one
+    )
+
+
+def _read(
+    of: Callable[..., compiled.Selection], using: str, scope: Scope, aliases: tuple[str, ...]
+) -> list[Sequence[Any]]:
+    """Return the rows of a statement about the sessions of a scope, or of others."""
+    owner_id = models.Session._meta.get_field("owner").get_db_prep_value(scope.owner_id, connections[using])
+    return of(using, scope.whose, aliases).read(owner=owner_id, visitor=scope.visitor, session_id=scope.session_id)
+
+
+_OF_SCOPE = {
+    "owner": Q(owner=Slot("owner")),
+    "visitor": Q(owner=None, visitor=Slot("visitor")),
+    "session": Q(pk=Slot("session_id")),
+}
+
+
+@compiled.once
+def _whose(using: str) -> compiled.Selection:
+    return compiled.selection(models.Session.objects.using(using).filter(pk=Slot("session_id")), "owner_id", "visitor")
+
+
+@compiled.once
+def _leased(using: str) -> compiled.Selection:
+    return compiled.selection(models.Session.objects.using(using).leased(), "owner_id", "visitor", "pk")
+
+
+@compiled.once
+def _waiting_of_others(using: str, whose: str, aliases: tuple[str, ...]) -> compiled.Selection:
+    waiting = models.Session.objects.using(using).due().unleased().ready().filter(alias__in=aliases)
+    return compiled.selection(waiting.exclude(_OF_SCOPE[whose])[:1], "pk")
+
+
+@compiled.once
+def _waiting_of_scope(using: str, whose: str, aliases: tuple[str, ...]) -> compiled.Selection:
+    waiting = models.Session.objects.using(using).due().unleased().ready().filter(_OF_SCOPE[whose], alias__in=aliases)
+    others = waiting.filter(_DROPPED).exclude(pk=Slot("session_id"))
+    return compiled.selection(others.order_by("due_since", "pk")[:_SPARE], "pk")

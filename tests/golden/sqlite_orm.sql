@@ -13,10 +13,11 @@ INSERT INTO "convmemory_session" ("public_id", "alias", "owner_id", "visitor", "
     "pinned_tokens", "call_position", "answered_position", "exchange_calls", "open_calls", "last_version",
     "current_version", "covered_position", "covered_count", "covered_tokens", "indexed_position", "due_since",
     "due_revision", "queued_at", "attempts", "next_attempt_at", "lease_token", "lease_expires_at",
-    "last_error", "rebuild_after", "turn_token", "turn_expires_at", "turn_question", "turn_stopped", "epoch",
-    "revision", "details", "forked_from_id", "fork_position", "counter", "created_at", "updated_at")
+    "last_error", "rebuild_after", "fold_window", "turn_token", "turn_expires_at", "turn_question",
+    "turn_stopped", "epoch", "revision", "details", "forked_from_id", "fork_position", "counter",
+    "created_at", "updated_at")
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
-    %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
+    %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
     REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', ''), REPLACE(STRFTIME('%%Y-%%m-%%d
     %%H:%%M:%%f', 'now') || '000', '.000000', ''))
 RETURNING "convmemory_session"."id", "convmemory_session"."indexed_position";
@@ -41,9 +42,10 @@ SELECT "convmemory_session"."id", "convmemory_session"."public_id", "convmemory_
     "convmemory_session"."attempts", "convmemory_session"."next_attempt_at",
     "convmemory_session"."lease_token", "convmemory_session"."lease_expires_at",
     "convmemory_session"."last_error", "convmemory_session"."rebuild_after",
-    "convmemory_session"."turn_token", "convmemory_session"."turn_expires_at",
-    "convmemory_session"."turn_question", "convmemory_session"."turn_stopped", "convmemory_session"."epoch",
-    "convmemory_session"."revision", "convmemory_session"."details", "convmemory_session"."forked_from_id",
+    "convmemory_session"."fold_window", "convmemory_session"."turn_token",
+    "convmemory_session"."turn_expires_at", "convmemory_session"."turn_question",
+    "convmemory_session"."turn_stopped", "convmemory_session"."epoch", "convmemory_session"."revision",
+    "convmemory_session"."details", "convmemory_session"."forked_from_id",
     "convmemory_session"."fork_position", "convmemory_session"."counter", "convmemory_session"."created_at",
     "convmemory_session"."updated_at", REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000',
     '') AS "now", (
@@ -94,9 +96,10 @@ SELECT "convmemory_session"."id", "convmemory_session"."public_id", "convmemory_
     "convmemory_session"."attempts", "convmemory_session"."next_attempt_at",
     "convmemory_session"."lease_token", "convmemory_session"."lease_expires_at",
     "convmemory_session"."last_error", "convmemory_session"."rebuild_after",
-    "convmemory_session"."turn_token", "convmemory_session"."turn_expires_at",
-    "convmemory_session"."turn_question", "convmemory_session"."turn_stopped", "convmemory_session"."epoch",
-    "convmemory_session"."revision", "convmemory_session"."details", "convmemory_session"."forked_from_id",
+    "convmemory_session"."fold_window", "convmemory_session"."turn_token",
+    "convmemory_session"."turn_expires_at", "convmemory_session"."turn_question",
+    "convmemory_session"."turn_stopped", "convmemory_session"."epoch", "convmemory_session"."revision",
+    "convmemory_session"."details", "convmemory_session"."forked_from_id",
     "convmemory_session"."fork_position", "convmemory_session"."counter", "convmemory_session"."created_at",
     "convmemory_session"."updated_at"
 FROM "convmemory_session"
@@ -505,52 +508,21 @@ FROM (
         AND "convmemory_session"."queued_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) ||
             '000', '.000000', ''))
         AND "convmemory_session"."queued_at" >= ("convmemory_session"."due_since")
-        AND NOT (EXISTS(
-                SELECT %s AS "a"
-                FROM "convmemory_aliasstate" U0
-                WHERE (U0."alias" = ("convmemory_session"."alias")
-                    AND U0."paused_until" > ("convmemory_session"."queued_at")
-                    AND U0."paused_until" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000',
-                        '.000000', ''))) LIMIT 1))) LIMIT 10) subquery;
+        AND NOT ("convmemory_session"."queued_at" < (COALESCE((
+                        SELECT U0."paused_until" AS "paused_until"
+                        FROM "convmemory_aliasstate" U0
+                        WHERE (U0."alias" = %s
+                            AND U0."paused_until" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') ||
+                                '000', '.000000', '')))), "convmemory_session"."queued_at"))
+            AND "convmemory_session"."queued_at" IS NOT NULL)) LIMIT 10) subquery;
 
--- sweep (1 of 4)
-SELECT %s AS "a"
-FROM "convmemory_session"
-WHERE ("convmemory_session"."due_since" IS NOT NULL
-    AND ("convmemory_session"."lease_expires_at" IS NULL
-        OR "convmemory_session"."lease_expires_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') ||
-            '000', '.000000', '')))
-    AND "convmemory_session"."alias" = %s
-    AND ("convmemory_session"."queued_at" IS NULL
-        OR "convmemory_session"."queued_at" > (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) ||
-            '000', '.000000', ''))
-        OR "convmemory_session"."queued_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000',
-            '.000000', ''))
-        OR ("convmemory_session"."due_since" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) ||
-            '000', '.000000', ''))
-            AND "convmemory_session"."queued_at" < ("convmemory_session"."due_since"))
-        OR ("convmemory_session"."lease_expires_at" > ("convmemory_session"."queued_at")
-            AND "convmemory_session"."lease_expires_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now')
-                || '000', '.000000', '')))
-        OR EXISTS(
-            SELECT %s AS "a"
-            FROM "convmemory_aliasstate" U0
-            WHERE (U0."alias" = ("convmemory_session"."alias")
-                AND U0."paused_until" > ("convmemory_session"."queued_at")
-                AND U0."paused_until" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000',
-                    '.000000', ''))) LIMIT 1))
-    AND ("convmemory_session"."next_attempt_at" IS NULL
-        OR "convmemory_session"."next_attempt_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') ||
-            '000', '.000000', '')))) LIMIT 1;
-
--- sweep (2 of 4)
+-- sweep (1 of 3)
 SELECT "convmemory_session"."id" AS "pk"
 FROM "convmemory_session"
 WHERE ("convmemory_session"."due_since" IS NOT NULL
     AND ("convmemory_session"."lease_expires_at" IS NULL
         OR "convmemory_session"."lease_expires_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') ||
             '000', '.000000', '')))
-    AND "convmemory_session"."alias" = %s
     AND ("convmemory_session"."queued_at" IS NULL
         OR "convmemory_session"."queued_at" > (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) ||
             '000', '.000000', ''))
@@ -562,27 +534,32 @@ WHERE ("convmemory_session"."due_since" IS NOT NULL
         OR ("convmemory_session"."lease_expires_at" > ("convmemory_session"."queued_at")
             AND "convmemory_session"."lease_expires_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now')
                 || '000', '.000000', '')))
-        OR EXISTS(
-            SELECT %s AS "a"
-            FROM "convmemory_aliasstate" U0
-            WHERE (U0."alias" = ("convmemory_session"."alias")
-                AND U0."paused_until" > ("convmemory_session"."queued_at")
-                AND U0."paused_until" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000',
-                    '.000000', ''))) LIMIT 1))
+        OR "convmemory_session"."queued_at" < (COALESCE((
+                    SELECT U0."paused_until" AS "paused_until"
+                    FROM "convmemory_aliasstate" U0
+                    WHERE (U0."alias" = %s
+                        AND U0."paused_until" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000',
+                            '.000000', '')))), "convmemory_session"."queued_at")))
+    AND "convmemory_session"."alias" = %s
     AND ("convmemory_session"."next_attempt_at" IS NULL
         OR "convmemory_session"."next_attempt_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') ||
             '000', '.000000', ''))))
-ORDER BY "convmemory_session"."due_since" ASC, 1 ASC LIMIT 10;
+ORDER BY ROW_NUMBER() OVER (PARTITION BY "convmemory_session"."owner_id", "convmemory_session"."visitor", CASE
+    WHEN ("convmemory_session"."owner_id" IS NULL
+        AND "convmemory_session"."visitor" = %s) THEN "convmemory_session"."id" ELSE NULL END
+    ORDER BY "convmemory_session"."queued_at" ASC NULLS FIRST, "convmemory_session"."due_since",
+        "convmemory_session"."id") ASC, "convmemory_session"."queued_at" ASC NULLS FIRST,
+        "convmemory_session"."due_since" ASC, 1 ASC LIMIT 30;
 
--- sweep (3 of 4)
--- sweep (4 of 4)
+-- sweep (2 of 3)
+-- sweep (3 of 3)
+-- sweep, chained (3 of 3)
 UPDATE "convmemory_session"
 SET "queued_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
 WHERE ("convmemory_session"."due_since" IS NOT NULL
     AND ("convmemory_session"."lease_expires_at" IS NULL
         OR "convmemory_session"."lease_expires_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') ||
             '000', '.000000', '')))
-    AND "convmemory_session"."alias" = %s
     AND ("convmemory_session"."queued_at" IS NULL
         OR "convmemory_session"."queued_at" > (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) ||
             '000', '.000000', ''))
@@ -594,20 +571,85 @@ WHERE ("convmemory_session"."due_since" IS NOT NULL
         OR ("convmemory_session"."lease_expires_at" > ("convmemory_session"."queued_at")
             AND "convmemory_session"."lease_expires_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now')
                 || '000', '.000000', '')))
-        OR EXISTS(
-            SELECT %s AS "a"
-            FROM "convmemory_aliasstate" U0
-            WHERE (U0."alias" = ("convmemory_session"."alias")
-                AND U0."paused_until" > ("convmemory_session"."queued_at")
-                AND U0."paused_until" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000',
-                    '.000000', ''))) LIMIT 1))
+        OR "convmemory_session"."queued_at" < (COALESCE((
+                    SELECT U0."paused_until" AS "paused_until"
+                    FROM "convmemory_aliasstate" U0
+                    WHERE (U0."alias" = %s
+                        AND U0."paused_until" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000',
+                            '.000000', '')))), "convmemory_session"."queued_at")))
+    AND "convmemory_session"."alias" = %s
     AND ("convmemory_session"."next_attempt_at" IS NULL
         OR "convmemory_session"."next_attempt_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') ||
             '000', '.000000', '')))
     AND "convmemory_session"."id" = %s);
 
+-- sweep, chained (1 of 3)
+-- leases (2 of 2)
+SELECT "convmemory_session"."owner_id" AS "owner_id", "convmemory_session"."visitor" AS "visitor",
+    "convmemory_session"."id" AS "pk"
+FROM "convmemory_session"
+WHERE ("convmemory_session"."lease_expires_at" > (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000',
+    '.000000', ''))
+    AND "convmemory_session"."lease_expires_at" IS NOT NULL);
+
+-- sweep, chained (2 of 3)
+SELECT "convmemory_session"."id" AS "pk"
+FROM "convmemory_session"
+WHERE ("convmemory_session"."due_since" IS NOT NULL
+    AND ("convmemory_session"."lease_expires_at" IS NULL
+        OR "convmemory_session"."lease_expires_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') ||
+            '000', '.000000', '')))
+    AND ("convmemory_session"."queued_at" IS NULL
+        OR "convmemory_session"."queued_at" > (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) ||
+            '000', '.000000', ''))
+        OR "convmemory_session"."queued_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000',
+            '.000000', ''))
+        OR ("convmemory_session"."due_since" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) ||
+            '000', '.000000', ''))
+            AND "convmemory_session"."queued_at" < ("convmemory_session"."due_since"))
+        OR ("convmemory_session"."lease_expires_at" > ("convmemory_session"."queued_at")
+            AND "convmemory_session"."lease_expires_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now')
+                || '000', '.000000', '')))
+        OR "convmemory_session"."queued_at" < (COALESCE((
+                    SELECT U0."paused_until" AS "paused_until"
+                    FROM "convmemory_aliasstate" U0
+                    WHERE (U0."alias" = %s
+                        AND U0."paused_until" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000',
+                            '.000000', '')))), "convmemory_session"."queued_at")))
+    AND "convmemory_session"."alias" = %s
+    AND ("convmemory_session"."next_attempt_at" IS NULL
+        OR "convmemory_session"."next_attempt_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') ||
+            '000', '.000000', ''))))
+ORDER BY "convmemory_session"."due_since" ASC, 1 ASC LIMIT 21;
+
+-- scope
+-- leases (1 of 2)
+-- others_wait (1 of 2)
+SELECT "convmemory_session"."owner_id" AS "owner_id", "convmemory_session"."visitor" AS "visitor"
+FROM "convmemory_session"
+WHERE "convmemory_session"."id" = (%s);
+
+-- others_wait (2 of 2)
+SELECT "convmemory_session"."id" AS "pk"
+FROM "convmemory_session"
+WHERE ("convmemory_session"."due_since" IS NOT NULL
+    AND ("convmemory_session"."lease_expires_at" IS NULL
+        OR "convmemory_session"."lease_expires_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') ||
+            '000', '.000000', '')))
+    AND ("convmemory_session"."next_attempt_at" IS NULL
+        OR "convmemory_session"."next_attempt_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') ||
+            '000', '.000000', '')))
+    AND "convmemory_session"."alias" IN (%s)
+    AND NOT ("convmemory_session"."id" = (%s))) LIMIT 1;
+
+-- unqueue
+UPDATE "convmemory_session"
+SET "queued_at" = (django_format_dtdelta('-', "convmemory_session"."due_since", %s))
+WHERE ("convmemory_session"."due_since" IS NOT NULL
+    AND "convmemory_session"."id" = %s);
+
 -- sweep_rebuilds
-SELECT %s AS "a"
+SELECT "convmemory_session"."id" AS "pk"
 FROM "convmemory_session"
 WHERE ("convmemory_session"."alias" = %s
     AND "convmemory_session"."due_since" IS NULL
@@ -615,7 +657,8 @@ WHERE ("convmemory_session"."alias" = %s
         '.000000', ''))
     AND ("convmemory_session"."lease_expires_at" IS NULL
         OR "convmemory_session"."lease_expires_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') ||
-            '000', '.000000', '')))) LIMIT 1;
+            '000', '.000000', ''))))
+ORDER BY "convmemory_session"."rebuild_after" ASC, 1 ASC LIMIT 30;
 
 -- is_due
 -- release (2 of 2)
@@ -670,8 +713,8 @@ SELECT "convmemory_session"."id" AS "id", "convmemory_session"."public_id" AS "p
     "covered_position", "convmemory_session"."covered_count" AS "covered_count",
     "convmemory_session"."covered_tokens" AS "covered_tokens", "convmemory_session"."due_since" AS
     "due_since", "convmemory_session"."attempts" AS "attempts", "convmemory_session"."lease_token" AS
-    "lease_token", "convmemory_session"."epoch" AS "epoch", REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now')
-    || '000', '.000000', '') AS "clock1"
+    "lease_token", "convmemory_session"."fold_window" AS "fold_window", "convmemory_session"."epoch" AS
+    "epoch", REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '') AS "clock1"
 FROM "convmemory_session"
 WHERE ("convmemory_session"."lease_token" = (%s)
     AND "convmemory_session"."id" = (%s));
@@ -751,8 +794,8 @@ SET "due_since" = CASE WHEN ("convmemory_session"."unpinned_tokens" > ("convmemo
     %s)
     AND "convmemory_session"."settled_tokens" > ("convmemory_session"."covered_tokens")) THEN
         COALESCE("convmemory_session"."due_since", REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') ||
-        '000', '.000000', '')) ELSE NULL END, "lease_token" = %s, "lease_expires_at" = NULL, "attempts" = %s,
-        "last_error" = %s, "next_attempt_at" = NULL
+        '000', '.000000', '')) ELSE NULL END, "lease_token" = %s, "lease_expires_at" = NULL, "fold_window" =
+        %s, "attempts" = %s, "last_error" = %s, "next_attempt_at" = NULL
 WHERE ("convmemory_session"."lease_token" = (%s)
     AND "convmemory_session"."id" = (%s));
 
@@ -972,9 +1015,10 @@ SELECT "convmemory_session"."id", "convmemory_session"."public_id", "convmemory_
     "convmemory_session"."attempts", "convmemory_session"."next_attempt_at",
     "convmemory_session"."lease_token", "convmemory_session"."lease_expires_at",
     "convmemory_session"."last_error", "convmemory_session"."rebuild_after",
-    "convmemory_session"."turn_token", "convmemory_session"."turn_expires_at",
-    "convmemory_session"."turn_question", "convmemory_session"."turn_stopped", "convmemory_session"."epoch",
-    "convmemory_session"."revision", "convmemory_session"."details", "convmemory_session"."forked_from_id",
+    "convmemory_session"."fold_window", "convmemory_session"."turn_token",
+    "convmemory_session"."turn_expires_at", "convmemory_session"."turn_question",
+    "convmemory_session"."turn_stopped", "convmemory_session"."epoch", "convmemory_session"."revision",
+    "convmemory_session"."details", "convmemory_session"."forked_from_id",
     "convmemory_session"."fork_position", "convmemory_session"."counter", "convmemory_session"."created_at",
     "convmemory_session"."updated_at"
 FROM "convmemory_session"
@@ -1236,9 +1280,10 @@ SELECT "convmemory_session"."id", "convmemory_session"."public_id", "convmemory_
     "convmemory_session"."attempts", "convmemory_session"."next_attempt_at",
     "convmemory_session"."lease_token", "convmemory_session"."lease_expires_at",
     "convmemory_session"."last_error", "convmemory_session"."rebuild_after",
-    "convmemory_session"."turn_token", "convmemory_session"."turn_expires_at",
-    "convmemory_session"."turn_question", "convmemory_session"."turn_stopped", "convmemory_session"."epoch",
-    "convmemory_session"."revision", "convmemory_session"."details", "convmemory_session"."forked_from_id",
+    "convmemory_session"."fold_window", "convmemory_session"."turn_token",
+    "convmemory_session"."turn_expires_at", "convmemory_session"."turn_question",
+    "convmemory_session"."turn_stopped", "convmemory_session"."epoch", "convmemory_session"."revision",
+    "convmemory_session"."details", "convmemory_session"."forked_from_id",
     "convmemory_session"."fork_position", "convmemory_session"."counter", "convmemory_session"."created_at",
     "convmemory_session"."updated_at"
 FROM "convmemory_session"

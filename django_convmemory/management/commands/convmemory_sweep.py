@@ -42,8 +42,8 @@ class Command(BaseCommand):
     """``manage.py convmemory_sweep [--watch]``: sweeps once, or again and again until SIGTERM or SIGINT.
 
     If the memory's scheduler sends tasks to Celery, so does the command. Otherwise it folds the sessions itself, one
-    after the other. The session that is due longest comes first. Several of these commands can run at once, because
-    only one process gets the lease of a session.
+    after the other. The sessions of all owners take turns, a chunk at a time. Several of these commands can run at
+    once, because only one process gets the lease of a session.
 
     Exits with 0 if nothing failed, and when a signal stops it. Exits with 1 if something failed in a single sweep: the
     sessions that failed stay due. Exits with 2 if the command line is invalid. With ``--watch``, the command logs
@@ -161,15 +161,17 @@ class Command(BaseCommand):
         # No task is in a queue for these sessions, whatever their rows say. The time of the next attempt counts.
         left = limit
         while left and (session_ids := memory.sweep(limit=left, queued_for=0.0)):
-            before = memory.pause
+            before, unfinished = memory.pause, 0
             for session_id in session_ids:
                 outcome = self._carry_out(functools.partial(memory.compact_id, session_id), session_id)
+                unfinished += outcome == "unfinished"
                 yield outcome
                 if outcome == "stalled" and not before.paused and memory.pause.paused:
                     return
-            left -= len(session_ids)
-            # After a pause the sweep returns one session. If the model has answered, go on with the others.
-            if not before.until_answered or memory.pause.until_answered:
+            left -= len(session_ids) - unfinished
+            # The next sweep has what is unfinished, after the sessions that became due meanwhile. After a pause a sweep
+            # returns one session: if the model has answered, go on with the others.
+            if not unfinished and (not before.until_answered or memory.pause.until_answered):
                 break
         if left and not paused:
             for session_id in memory.sweep_rebuilds():
@@ -177,21 +179,19 @@ class Command(BaseCommand):
                 yield self._carry_out(run, session_id)
 
     def _carry_out(self, run: Callable[[], Result], session_id: int) -> str:
-        """Call ``run`` until nothing is left to fold, and return the outcome."""
-        published = False
-        while True:
-            try:
-                result = run()
-            except Error:
-                raise  # An error of the database, which would fail for the other sessions too.
-            except Exception:
-                logger.exception("Compaction of session %s failed.", session_id)
-                return "failed"
-            published = published or result.outcome == Outcome.PUBLISHED
-            if result.outcome == Outcome.STALLED:
-                return "stalled"
-            if not result.again or result.outcome != Outcome.PUBLISHED or self._stopped:
-                return "folded" if published else "left"
+        """Call ``run``, and return the outcome."""
+        try:
+            result = run()
+        except Error:
+            raise  # An error of the database, which would fail for the other sessions too.
+        except Exception:
+            logger.exception("Compaction of session %s failed.", session_id)
+            return "failed"
+        if result.outcome == Outcome.STALLED:
+            return "stalled"
+        if result.again and result.progressed and not self._stopped:
+            return "unfinished"
+        return "folded" if result.outcome == Outcome.PUBLISHED else "left"
 
     def _wait(self, seconds: float) -> None:
         # The pause has small steps, and the signal's handler only sets a flag: it may not use locks that this thread

@@ -1,0 +1,295 @@
+"""Workers are for all: one person with much to fold leaves them to the others after each chunk."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from hypothesis import given, settings, strategies as st
+
+from django_convmemory import exceptions, models
+from django_convmemory.chat_models.base import ChatRequest
+from django_convmemory.fold import plan
+from django_convmemory.fold.run import Outcome
+from django_convmemory.memory import memories
+from django_convmemory.messages import ChatMessage
+from django_convmemory.operations.handles import ConversationMemory
+from django_convmemory.rules.values import Claim
+from django_convmemory.search import indexing
+from django_convmemory.store.either import Store
+from django_convmemory.store.in_memory import InMemoryStore
+from tests.folding import MarkerModel, build
+from tests.outages import MINUTE, Provider, Simulation
+
+pytestmark = pytest.mark.django_db
+
+SMALL = range(32)
+# What a large session has: some thirty chunks.
+LARGE = 150
+
+
+@pytest.fixture
+def simulate(db: None) -> Iterator[Callable[..., Simulation]]:
+    """Make simulations with four workers, and a model that takes a second."""
+    with contextlib.ExitStack() as stack:
+
+        def make() -> Simulation:
+            simulation = Simulation(Provider(seconds=1.0), max_chunk_tokens=100)
+            return stack.enter_context(contextlib.closing(simulation))
+
+        yield make
+
+
+def waits(simulation: Simulation) -> list[float]:
+    """Return for how many seconds each small session waited."""
+    return [wait * MINUTE for wait in simulation.waits("small")]
+
+
+@pytest.mark.only_on("sqlite")
+@pytest.mark.parametrize("number", [4, 8])
+@pytest.mark.parametrize("gap", [0.0, 0.7, 3.1])
+def test_large_sessions_of_one_person_hold_up_nobody(
+    simulate: Callable[..., Simulation], number: int, gap: float
+) -> None:
+    simulation = simulate()
+    for large in range(number):
+        simulation.make_due(f"large {large}", visitor="hoarder", exchanges=LARGE)
+    for small in SMALL:
+        make_due = functools.partial(simulation.make_due, f"small {small}", visitor=f"visitor {small % 4}")
+        simulation.at(9.5 + gap * small, make_due)
+    simulation.run(5)
+    assert len(waits(simulation)) == len(SMALL)
+    # If all come at once, four workers need eight seconds.
+    assert max(waits(simulation)) <= 10
+    assert statistics.median(waits(simulation)) <= 5
+    # Nothing is lost by taking turns: the workers are busy until all is done, but for a chunk or two.
+    finished = max(simulation.finished[f"large {large}"] for large in range(number))
+    assert finished <= 1.2 * len(simulation.provider.calls) / min(number, simulation.workers)
+
+
+@pytest.mark.only_on("sqlite")
+def test_many_sessions_of_one_person_fill_no_queue(simulate: Callable[..., Simulation]) -> None:
+    simulation = simulate()
+    for large in range(60):
+        simulation.make_due(f"large {large}", visitor="hoarder", exchanges=24)
+    for small in SMALL:
+        make_due = functools.partial(simulation.make_due, f"small {small}", visitor=f"visitor {small % 4}")
+        simulation.at(9.5 + 2.1 * small, make_due)
+    simulation.run(6)
+    assert len(waits(simulation)) == len(SMALL)
+    assert max(waits(simulation)) <= 5
+    assert len(simulation.finished) == 60 + len(SMALL)
+
+
+@pytest.mark.only_on("sqlite")
+def test_a_sweep_sends_one_session_of_each_person_first(simulate: Callable[..., Simulation]) -> None:
+    simulation = simulate()
+    simulation.loses_hints = True
+    for large in range(200):
+        simulation.make_due(f"large {large}", visitor="hoarder")
+    for small in SMALL:
+        simulation.make_due(f"small {small}", visitor=f"visitor {small}")
+    simulation.loses_hints = False
+    # The first sweep sends all of the small ones, though they are due last.
+    simulation.run(1.9)
+    assert len(simulation.waits("small")) == len(SMALL)
+
+
+def due(memory: ConversationMemory, key: str, *, visitor: str = "", messages: int = 20) -> int:
+    """Make a session due, and return its id."""
+    session = memory.session(key, visitor=visitor) if visitor else memory.session(key)
+    texts = [f"[[{number}]] " + "word " * 8 for number in range(1, messages + 1)]
+    session.append(
+        *[(ChatMessage.human if number % 2 == 0 else ChatMessage.ai)(text) for number, text in enumerate(texts)]
+    )
+    session_id = memory.store.find(session.session_name)
+    assert session_id is not None
+    return session_id
+
+
+def claimed(memory: ConversationMemory, session_id: int) -> Claim:
+    claim = memory.store.claim(session_id, memory.threshold, lease=60, prompt_hash="", force=True)
+    assert isinstance(claim, Claim)
+    return claim
+
+
+def test_a_worker_gives_way_after_a_chunk_if_another_person_waits(store: Store) -> None:
+    memory = build(MarkerModel(), store=store, max_chunk_tokens=100)
+    mine = [due(memory, key, visitor="v") for key in "ab"]
+    before = memory.compact_id(mine[0])
+    # Sessions of the same visitor do not count. Nor do those of others once somebody folds them.
+    assert (before.outcome, before.again) == (Outcome.PUBLISHED, False)
+    other = due(memory, "c", visitor="w")
+    claim = claimed(memory, other)
+    third = due(memory, "d", visitor="v")
+    assert not memory.compact_id(third).again
+    memory.store.release(claim, memory.threshold)
+    result = memory.compact_id(mine[1])
+    assert (result.outcome, result.again) == (Outcome.PUBLISHED, True)
+    # In this process, somebody waits for all of it.
+    assert memory.compact(memory.session("b", visitor="v")) == Outcome.PUBLISHED
+    assert not memory.store.is_due(mine[1])
+
+
+def test_sessions_without_an_owner_give_way_to_each_other(store: Store) -> None:
+    memory = build(MarkerModel(), store=store, max_chunk_tokens=100)
+    first, _ = due(memory, "a"), due(memory, "b")
+    assert memory.compact_id(first).again
+
+
+def test_a_person_has_so_many_workers_while_others_wait(store: Store) -> None:
+    memory = build(MarkerModel(), store=store, max_runs_per_owner=2)
+    mine = [due(memory, key, visitor="v") for key in "abc"]
+    claims = [claimed(memory, session_id) for session_id in mine[:2]]
+    other = due(memory, "d", visitor="w")
+    assert memory.compact_id(mine[2]).outcome == Outcome.BUSY
+    assert memory.store.is_due(mine[2])
+    # Others have workers of their own, and what somebody has asked for is folded.
+    assert memory.compact_id(other).outcome == Outcome.PUBLISHED
+    assert memory.compact_id(mine[2]).outcome == Outcome.PUBLISHED
+    due(memory, "e", visitor="w")
+    again = due(memory, "f", visitor="v")
+    assert memory.compact_id(again).outcome == Outcome.BUSY
+    assert memory.compact_id(again, asked=True).outcome == Outcome.PUBLISHED
+    assert [memory.store.release(claim, memory.threshold) for claim in claims] == [True, True]
+
+
+class Sent:
+    """A scheduler that notes what it was asked to send."""
+
+    after_commit = False
+    queues = True
+
+    def __init__(self) -> None:
+        self.sent: list[int] = []
+
+    def schedule(self, memory: Any, session_id: int, *, delay: float = 0.0) -> None:
+        self.sent.append(session_id)
+
+    def request(self, memory: Any, session_id: int, work: Any) -> bool:
+        return True
+
+
+def test_at_the_end_of_a_lease_a_session_whose_task_was_dropped_is_sent(store: Store) -> None:
+    scheduler = Sent()
+    memory = build(MarkerModel(), store=store, scheduler=scheduler, max_runs_per_owner=1)
+    ids = [due(memory, key, visitor="v") for key in "abc"]
+    claim = claimed(memory, ids[0])
+    due(memory, "d", visitor="w")
+    assert memory.compact_id(ids[2]).outcome == Outcome.BUSY
+    scheduler.sent.clear()
+    memory.store.release(claim, memory.threshold)
+    memory.compact_id(ids[0])
+    # Not the second one: its task is in the queue.
+    assert scheduler.sent == [ids[2]]
+    scheduler.sent.clear()
+    memory.compact_id(ids[1])
+    assert scheduler.sent == []
+
+
+def test_what_a_model_was_found_to_take_is_kept_until_all_is_folded(store: Store) -> None:
+    sizes: list[int] = []
+
+    def refuse_long(request: ChatRequest) -> None:
+        assert request.fold is not None
+        sizes.append(len(request.fold.turns))
+        if len(request.fold.turns) > 9:
+            raise exceptions.ContextLengthExceeded("too long")
+
+    memory = build(MarkerModel(refuse_long), store=store, max_chunk_tokens=300)
+    mine, _ = due(memory, "a", visitor="v", messages=60), due(memory, "b", visitor="w")
+    assert memory.compact_id(mine).again
+    assert sizes[0] > 9
+    del sizes[:]
+    while memory.compact_id(mine).again:
+        pass
+    assert max(sizes) <= 9
+    # A later run tries the whole window again: the model may be another one.
+    del sizes[:]
+    due(memory, "a", visitor="v", messages=60)
+    memory.compact_id(mine)
+    assert sizes[0] > 9
+
+
+def test_indexing_gives_way(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = MarkerModel()
+    memory = build(model, store=store)
+    monkeypatch.setattr(indexing, "_PORTION_SIZE", 200)
+    mine, _ = due(memory, "a", visitor="v"), due(memory, "b", visitor="w")
+    result = memory.compact_id(mine)
+    assert (result.again, result.progressed, model.requests) == (True, True, [])
+    runs = 1
+    while memory.compact_id(mine).again:
+        runs += 1
+    assert runs > 3
+    assert not memory.store.is_due(mine)
+
+
+def test_the_sweep_command_folds_a_chunk_of_each_session_in_turn(settings: Any) -> None:
+    order: list[str] = []
+
+    def note(request: ChatRequest) -> None:
+        order.append("large" if "large" in request.messages[-1].text else "small")
+
+    memory = build(MarkerModel(note), max_chunk_tokens=100)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(memories._made, "default", memory)
+        for key, count in (("1", 12), ("2", 12)):
+            memory.session(key, visitor="v").append(*[ChatMessage.human("large " + "word " * 20)] * count)
+        memory.session("3", visitor="w").append(*[ChatMessage.human("small " + "word " * 20)] * 4)
+        call_command("convmemory_sweep", stdout=StringIO())
+    assert not models.Session.objects.due().exists()
+    # One of each visitor comes first, and then what is left.
+    assert "small" in order[:2]
+    assert order.count("large") > 4
+
+
+STRUCTURES = st.lists(
+    st.sampled_from(["user", "assistant", "calls", "calls, then a user, then results"]), min_size=1, max_size=40
+)
+
+
+def spoken(structure: Sequence[str]) -> list[ChatMessage]:
+    messages: list[ChatMessage] = []
+    for number, kind in enumerate(structure):
+        text = f"[[{number + 1}]] " + "word " * (number % 7)
+        if kind.startswith("calls"):
+            call = {"id": f"c{number}", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+            later = [ChatMessage.human("And?")] if "user" in kind else []
+            messages += [
+                ChatMessage.ai(text, tool_calls=[call]),
+                *later,
+                ChatMessage.tool("found", f"c{number}"),
+            ]
+        else:
+            messages.append((ChatMessage.human if kind == "user" else ChatMessage.ai)(text))
+    return messages
+
+
+@settings(max_examples=60, deadline=None)
+@given(structure=STRUCTURES, beginning=st.integers(1, 9), chunk=st.sampled_from([100, 150]), is_rebuilt=st.booleans())
+def test_reading_the_beginning_of_a_tail_folds_the_same(
+    structure: list[str], beginning: int, chunk: int, is_rebuilt: bool
+) -> None:
+    def folded() -> list[int]:
+        store = InMemoryStore()
+        memory = build(MarkerModel(), store=store, max_chunk_tokens=chunk)
+        memory.append("s", *spoken(structure))
+        memory.compact("s")
+        if is_rebuilt:
+            memory.rebuild("s")
+        session = store.session(memory.resolve("s"))
+        return [version.covered.covered_position for version in session.summaries()]
+
+    whole = folded()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plan, "_BEGINNING", beginning)
+        parts = folded()
+    # Chunks may end elsewhere, because a reading ends there. What is covered in the end is the same.
+    assert parts[-1:] == whole[-1:]
