@@ -39,8 +39,9 @@ from django_convmemory.store.either import Store
 from tests.folding import build
 
 MINUTE = 60.0
-# Messages of a session with this word are never answered in time.
+# Messages of a session with this word are never answered in time, and those with the second one never well.
 SLOW = "SLOW"
+POISON = "POISON"
 SUMMARY = "The user and the assistant talked about the weather."
 
 
@@ -133,6 +134,8 @@ class Provider:
     def begin(self, request: ChatRequest, now: float) -> tuple[float, ChatResponse | Exception]:
         """Return how many seconds the call takes, and what then comes of it."""
         self.calls.append(now)
+        if POISON in request.messages[-1].text:
+            return self.seconds, ChatResponse(ChatMessage.ai("NONE"), model=self.name)
         state = State.TIMES_OUT if SLOW in request.messages[-1].text else self.state(now)
         if state == State.DOWN:
             return 0.2, exceptions.ModelUnavailable("503 Service Unavailable")
@@ -224,9 +227,9 @@ class Simulation:
         self.most_failures = 0
         self._keys: dict[int, str] = {}
         self.now = 0.0
-        self._began = dt.datetime.now(dt.UTC).replace(microsecond=0)
+        self.began = dt.datetime.now(dt.UTC).replace(microsecond=0)
         self._clock = DatabaseClock()
-        self._clock.set(self._began)
+        self._clock.set(self.began)
         waits, simulated = random.Random(seed), SimpleNamespace(monotonic=lambda: self.now)
         self._patches = contextlib.ExitStack()
         self._patches.enter_context(mock.patch.object(pause, "random", waits))
@@ -262,9 +265,9 @@ class Simulation:
         """Return for how many minutes each session waited whose key has ``word`` in it. All of them are folded."""
         return [(self.folded[key] - since) / MINUTE for key, since in self.became_due.items() if word in key]
 
-    def make_due(self, key: str, *, slow: bool = False, visitor: str = "", exchanges: int = 4) -> None:
-        """Append messages to a new session, which make it due."""
-        question = ChatMessage.human(f"{SLOW if slow else ''} It rains today, and it is cold.")
+    def make_due(self, key: str, *, word: str = "", visitor: str = "", exchanges: int = 4) -> None:
+        """Append messages to a new session, which make it due. The first ones have the ``word``."""
+        question = ChatMessage.human(f"{word} It rains today, and it is cold.")
         session = self.memory.session(key, visitor=visitor) if visitor else self.memory.session(key)
         session.append(*[question, ChatMessage.ai("So take your coat, and your umbrella too.")] * exchanges)
         session_id = self.memory.store.find(session.session_name)
@@ -280,7 +283,7 @@ class Simulation:
     def _skip_to(self, moment: float) -> None:
         if moment > self.now:
             self.now = moment
-            self._clock.set(self._began + dt.timedelta(seconds=moment))
+            self._clock.set(self.began + dt.timedelta(seconds=moment))
 
     def _sweep(self) -> None:
         for _ in tasks.send_due(self.memory, limit=100):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import datetime as dt
 import functools
 import itertools
 import os
@@ -14,7 +16,7 @@ import pytest
 from django_convmemory import models
 from django_convmemory.chat_models.extractive import ExtractiveChatModel
 from django_convmemory.maintenance import integrity
-from tests.outages import MINUTE, Provider, Simulation, State
+from tests.outages import MINUTE, POISON, SLOW, Provider, Simulation, State
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]
 
@@ -148,7 +150,7 @@ def test_an_outage_of_10_minutes_with_300_sessions(
 @LONG
 def test_a_session_that_always_times_out_does_not_pause_the_alias(simulate: Callable[..., Simulation]) -> None:
     simulation = simulate(Provider(), workers=4)
-    simulation.make_due("slow", slow=True)
+    simulation.make_due("slow", word=SLOW)
     for number in range(200):
         simulation.at(number * 7.5, functools.partial(simulation.make_due, f"healthy {number}"))
 
@@ -167,7 +169,7 @@ def test_four_sessions_that_always_time_out_hold_up_the_others_for_minutes_at_mo
 ) -> None:
     simulation = simulate(Provider(), workers=workers)
     for number in range(4):
-        simulation.make_due(f"slow {number}", slow=True)
+        simulation.make_due(f"slow {number}", word=SLOW)
     for number in range(60):
         simulation.at(30 * number, functools.partial(simulation.make_due, f"healthy {number}"))
 
@@ -179,6 +181,45 @@ def test_four_sessions_that_always_time_out_hold_up_the_others_for_minutes_at_mo
         f"four sessions that time out, {workers} workers: longest wait of another, minutes", round(longest, 1)
     )
     assert longest <= 6
+
+
+@LONG
+def test_two_hundred_sessions_that_always_fail_among_a_thousand(
+    simulate: Callable[..., Simulation], record_property: Callable[[str, object], None]
+) -> None:
+    simulation = simulate(Provider(), workers=8)
+    for number in range(1000):
+        kind = {0: "bad", 5: "slow"}.get(number % 10, "healthy")
+        simulation.make_due(f"{kind} {number}", word={"bad": POISON, "slow": SLOW}.get(kind, ""))
+    for number in range(120):
+        simulation.at(90.0 * number + 31, functools.partial(simulation.make_due, f"later {number}"))
+    simulation.run(240)
+
+    waits = {word: simulation.waits(word) for word in ("healthy", "later")}
+    assert (len(waits["healthy"]), len(waits["later"])) == (800, 120)
+    record_property(
+        "200 of 1 000 sessions always fail: longest wait of another, minutes", round(max(waits["healthy"]), 1)
+    )
+    # The first attempts of all take a quarter of an hour: nobody can know which will fail.
+    assert max(waits["healthy"]) <= 20
+    later = sorted(waits["later"])
+    record_property("the same: wait of a session that becomes due later, median and longest, minutes", later[60::59])
+    assert later[60] <= 0.1
+    assert later[-1] <= 6
+    # After its attempts, each costs at most one call an hour.
+    last_hour = dt.timedelta(hours=3)
+    times: dict[int, list[dt.datetime]] = collections.defaultdict(list)
+    for session_id, at in models.Attempt.objects.order_by("started_at").values_list("session_id", "started_at"):
+        times[session_id].append(at)
+    ended = simulation.began + last_hour
+    waited = [
+        after - before for calls in times.values() for before, after in itertools.pairwise(calls) if after > ended
+    ]
+    assert waited
+    assert min(waited) >= dt.timedelta(minutes=58)
+    paused = sum(sample.paused for sample in simulation.samples)
+    record_property("the same: minutes of 240 in which the alias was paused", paused)
+    assert paused <= 12
 
 
 @LONG

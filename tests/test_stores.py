@@ -388,7 +388,7 @@ class BothStores(RuleBasedStateMachine):
 
     @rule(key=st.sampled_from(KEYS), dropped=st.sampled_from(KEYS))
     def take_turns(self, key: str, dropped: str) -> None:
-        seen = []
+        seen: list[Any] = []
         for memory in (self.memory, self.measured):
             store = memory.store
             mine, other = (store.find(self.named(memory, name).session_name) for name in (key, dropped))
@@ -397,7 +397,7 @@ class BothStores(RuleBasedStateMachine):
                 continue
             store.unqueue(other)
             claim = store.claim(mine, memory.threshold, lease=60, prompt_hash="", force=True)
-            scope, following = store.scope(mine), None
+            scope, following = store.scopes(mine)[-1], None
             waits = store.leases(scope), store.others_wait(scope, (memory.alias,))
             if isinstance(claim, Claim):
                 following = store.following(claim) == other

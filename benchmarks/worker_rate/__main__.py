@@ -117,10 +117,10 @@ def measure(arguments: argparse.Namespace) -> None:
 
 
 @contextlib.contextmanager
-def worker(threads: int) -> Iterator[subprocess.Popen[bytes]]:
+def worker(threads: int, *more: str) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-m", "celery", "--app", "benchmarks.worker_rate.celery_app", "worker"]
     options = ["--queues", "convmemory", "--pool", "threads", "--concurrency", str(threads), "--loglevel", "WARNING"]
-    process = subprocess.Popen([*command, *options], cwd=ROOT)
+    process = subprocess.Popen([*command, *options, *more], cwd=ROOT)
     try:
         yield process
     finally:

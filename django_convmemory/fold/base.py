@@ -79,7 +79,8 @@ class Fold:
     - ``claim`` is replaced after each version that is published.
     - ``window``, in tokens, shrinks if the model says that a chunk was too long. ``known_window`` is the most that it
       was found to take. ``has_guessed``: the window has shrunk once because of an error that may have meant that.
-    - ``own_error`` and ``fallback_error`` are those of the models with the current chunk.
+    - ``own_error`` and ``fallback_error`` are those of the models with the current chunk. ``others_answered``: the own
+      model failed, but has folded another session meanwhile.
     - ``probe_until``: until then this run is the only one that may ask the alias's own model. ``recovered``: its
       answer ended the alias's pause.
     """
@@ -97,6 +98,7 @@ class Fold:
     has_guessed: bool = False
     own_error: ChatModelError | None = None
     fallback_error: ChatModelError | None = None
+    others_answered: bool = False
     probe_until: dt.datetime | None = None
     recovered: bool = False
 
@@ -119,12 +121,11 @@ class Fold:
         """Whether sessions that are not of ``scope`` wait for a worker."""
         return self.memory.store.others_wait(scope, self.memory.aliases)
 
-    def is_crowded(self, scope: Scope) -> bool:
-        """Whether ``scope`` has as many workers as it may have while others wait."""
-        if scope.whose == "session":
-            return False
-        leases = self.memory.store.leases(scope)
-        return leases >= self.memory.options.max_runs_per_owner and self.others_wait(scope)
+    def is_crowded(self) -> bool:
+        """Whether a scope of the session has as many workers as it may have while others wait."""
+        store, most = self.memory.store, self.memory.options.max_runs_per_owner
+        scopes = [scope for scope in store.scopes(self.run.session_id) if scope.whose != "session"]
+        return any(store.leases(scope) >= most and self.others_wait(scope) for scope in scopes)
 
     @property
     def seconds(self) -> float:
@@ -147,6 +148,7 @@ class Fold:
             self.memory.fallback is not None,
             self.memory.options.max_attempts,
             self.memory.options.fallback_after,
+            self.others_answered,
         )
 
     @property

@@ -127,7 +127,8 @@ def _note(fold: Fold, failure: Exception | None, seconds: float) -> None:
             logger.warning("The model of memories[%r] answers again. The pause has ended.", alias)
         return
     is_outage = pause.reason_of(failure) == Reason.OUTAGE
-    counts = is_outage and not store.has_folded_another(alias, session_id, seconds)
+    fold.others_answered = is_outage and store.has_folded_another(alias, session_id, seconds)
+    counts = is_outage and not fold.others_answered
     text, until = printable(failure), fold.probe_until
     before, after = store.change_pause(
         alias, lambda state: state.failed(failure, session_id, text=text, counts=counts, probe_until=until)

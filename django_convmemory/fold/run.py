@@ -66,7 +66,7 @@ def compact(fold: Fold, *, asked: bool = False, despite_pause: bool = False) -> 
     """
     store, session_id = fold.memory.store, fold.run.session_id
     if fold.memory.options.index:
-        others_wait = (lambda: fold.others_wait(store.scope(session_id))) if fold.gives_way else None
+        others_wait = (lambda: fold.others_wait(store.scopes(session_id)[0])) if fold.gives_way else None
         count, more = indexing.catch_up(store, session_id, others_wait=others_wait)
         if more and fold.gives_way:
             return Result(Outcome.NOT_DUE, again=True, indexed=count > 0)
@@ -75,10 +75,10 @@ def compact(fold: Fold, *, asked: bool = False, despite_pause: bool = False) -> 
         # The first sweep after the pause finds it: see models.SessionQuerySet.unqueued.
         logger.info("Session %s is not folded now: memories[%r] is paused.", session_id, fold.run.alias)
         return Result(Outcome.STALLED)
-    if fold.gives_way and not asked and fold.is_crowded(store.scope(session_id)):
+    if fold.gives_way and not asked and fold.is_crowded():
         # No retry. The next run of its owner sends it: see _send_next.
         store.unqueue(session_id)
-        logger.info("Session %s is not folded now: its owner has workers, and others wait.", session_id)
+        logger.info("Session %s is not folded now: it has workers enough, and others wait.", session_id)
         return Result(Outcome.BUSY)
     claim = store.claim(
         session_id,

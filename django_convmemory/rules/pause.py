@@ -261,7 +261,8 @@ class Situation(NamedTuple):
     """What decides about the models of a session: see the table.
 
     The session has been due for ``due_seconds``, and this is attempt number ``attempts``. Claims count as attempts,
-    because a worker that is killed each time never reports a failure.
+    because a worker that is killed each time never reports a failure. ``others_answered``: the own model has folded
+    another session meanwhile.
     """
 
     admission: Admission
@@ -271,6 +272,7 @@ class Situation(NamedTuple):
     has_fallback: bool
     max_attempts: int
     fallback_after: float
+    others_answered: bool = False
 
     def may_stand_in(self) -> bool:
         """Whether the fallback may be asked in the own model's place."""
@@ -318,7 +320,8 @@ class Situation(NamedTuple):
         if reason == Reason.RATE_LIMIT:
             return Retry(min(LONGEST_OUTAGE_WAIT, pause_seconds(reason, retry_after=retry_after)), False)
         wait = max(random.uniform(0, backoff(attempts)), retry_after)  # noqa: S311
-        if reason == Reason.OUTAGE:
+        # If the model answered others meanwhile, what times out again and again is this session.
+        if reason == Reason.OUTAGE and not self.others_answered:
             return Retry(min(LONGEST_OUTAGE_WAIT, wait), True)
         if attempts >= self.max_attempts:
             # Not longer than until the fallback may stand in.

@@ -203,26 +203,31 @@ class Redaction(NamedTuple):
 class Scope(NamedTuple):
     """Those with whom a session takes turns at the workers: all sessions of its owner, or of its visitor.
 
-    A session that has neither is a scope of its own.
+    A session that has neither is a scope of its own. With ``failing`` they are all sessions whose last attempt failed.
     """
 
     owner_id: Any
     visitor: str
     session_id: int
+    failing: bool = False
 
     @classmethod
-    def of(cls, session: Any) -> Scope:
-        """Return the scope of a store's session."""
-        return cls(session.session_name.owner_id, session.session_name.visitor, session.id)
+    def all_of(cls, owner_id: Any, visitor: str, session_id: int, failures: int) -> list[Scope]:
+        """Return the scopes of a session: that of its owner, and that of the failing ones if it is one of them."""
+        scope = cls(owner_id, visitor, session_id)
+        return [scope, scope._replace(failing=True)] if failures > 0 else [scope]
 
     @property
     def whose(self) -> str:
+        if self.failing:
+            return "failing"
         return "owner" if self.owner_id is not None else "visitor" if self.visitor else "session"
 
     @property
     def who(self) -> tuple[str, Any]:
         """The same for all sessions of the scope."""
-        return self.whose, self.owner_id if self.owner_id is not None else self.visitor or self.session_id
+        value = self.owner_id if self.owner_id is not None else self.visitor or self.session_id
+        return self.whose, not self.failing and value
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

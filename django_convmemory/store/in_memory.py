@@ -733,30 +733,31 @@ class InMemoryStore:
             found.sort(key=lambda session: (session.attempts if fewest_attempts else 0, *_waited(session)))
             ahead: Counter[tuple[str, Any]] = Counter()
             for session in found:
-                ahead[Scope.of(session).who] += 1
-                ranks[session.id] = ahead[Scope.of(session).who]
+                ahead[_scopes(session)[0].who] += 1
+                ranks[session.id] = ahead[_scopes(session)[0].who]
         else:
-            found = [session for session in found if self.leases(Scope.of(session)) < most_leases]
+            found = [session for session in found if self.leases(_scopes(session)[0]) < most_leases]
             found.sort(key=lambda session: (session.due_since, session.id))
         found.sort(key=lambda session: (session.attempts if fewest_attempts else 0, ranks.get(session.id, 0)))
         for session in found[:limit]:
             session.queued_at = now
         return [session.id for session in found[:limit]]
 
-    def scope(self, session_id: int) -> Scope:
-        return Scope.of(self._with_id(session_id))._replace(session_id=session_id)
+    def scopes(self, session_id: int) -> list[Scope]:
+        return _scopes(self._with_id(session_id), session_id)
 
     def leases(self, scope: Scope) -> int:
         leased = [session for session in self._sessions.values() if session.lease_expires_at > self._clock()]
-        return sum(Scope.of(session).who == scope.who for session in leased)
+        # A claim counts as an attempt.
+        return sum(scope.who in [of.who for of in _scopes(session, claims=1)] for session in leased)
 
     def others_wait(self, scope: Scope, aliases: tuple[str, ...]) -> bool:
         waiting = [session for alias in aliases for session in self._free(alias)]
-        return any(Scope.of(session).who != scope.who for session in waiting)
+        return any(scope.who not in [of.who for of in _scopes(session)] for session in waiting)
 
     def following(self, claim: Claim) -> int | None:
         free = [session for session in self._free(claim.name.alias) if session.id != claim.session_id]
-        waiting = [session for session in free if Scope.of(session).who == claim.scope.who]
+        waiting = [session for session in free if _scopes(session)[0].who == claim.scope.who]
         waiting = [session for session in waiting if 0 < session.queued_at < session.due_since]
         if not waiting:
             return None
@@ -824,6 +825,11 @@ class InMemoryStore:
         others = [attempt for attempt in self.attempts if attempt.alias == alias and attempt.session_id != session_id]
         folded = [attempt for attempt in others if attempt.record.outcome == values.AttemptOutcome.PUBLISHED]
         return any(attempt.started_at >= since and not attempt.fallback for attempt in folded)
+
+
+def _scopes(session: Session, session_id: int | None = None, *, claims: int = 0) -> list[Scope]:
+    name = session.session_name
+    return Scope.all_of(name.owner_id, name.visitor, session_id or session.id, session.attempts - claims)
 
 
 def _waited(session: Session) -> tuple[float, float, int]:

@@ -73,19 +73,24 @@ class Sweeping(Database):
         ordered = stale.annotate(turn=turn).order_by(*first, "turn", *_WAITED)
         return _marked(stale, ordered, limit, {"queued_at": Clock()})
 
-    def scope(self, session_id: int) -> Scope:
-        """Return the scope of a session. One that is gone is a scope of its own."""
-        rows = _whose(self.using).read(session_id=session_id)
-        owner_id, visitor = rows[0] if rows else (None, "")
-        return Scope(owner_id, visitor, session_id)
+    def scopes(self, session_id: int) -> list[Scope]:
+        """Return the scopes of a session, first that of its owner. A session that is gone is a scope of its own."""
+        for owner_id, visitor, attempts in _whose(self.using).read(session_id=session_id):
+            return Scope.all_of(owner_id, visitor, session_id, attempts)
+        return [Scope(None, "", session_id)]
 
     def leases(self, scope: Scope) -> int:
         """Return how many sessions of the scope somebody folds now."""
         return self._leases()[scope.who]
 
     def _leases(self) -> Counter[tuple[str, Any]]:
-        # As many rows as there are workers.
-        return Counter(Scope(*row).who for row in _leased(self.using).read())
+        # As many rows as there are workers. A claim counts as an attempt.
+        leased = _leased(self.using).read()
+        return Counter(
+            scope.who
+            for owner_id, visitor, session_id, attempts in leased
+            for scope in Scope.all_of(owner_id, visitor, session_id, attempts - 1)
+        )
 
     def others_wait(self, scope: Scope, aliases: tuple[str, ...]) -> bool:
         """Whether a session of another scope could be folded now, and nobody folds it."""
@@ -210,17 +215,20 @@ _OF_SCOPE = {
     "owner": Q(owner=Slot("owner")),
     "visitor": Q(owner=None, visitor=Slot("visitor")),
     "session": Q(pk=Slot("session_id")),
+    "failing": Q(attempts__gt=0),
 }
 
 
 @compiled.once
 def _whose(using: str) -> compiled.Selection:
-    return compiled.selection(models.Session.objects.using(using).filter(pk=Slot("session_id")), "owner_id", "visitor")
+    return compiled.selection(
+        models.Session.objects.using(using).filter(pk=Slot("session_id")), "owner_id", "visitor", "attempts"
+    )
 
 
 @compiled.once
 def _leased(using: str) -> compiled.Selection:
-    return compiled.selection(models.Session.objects.using(using).leased(), "owner_id", "visitor", "pk")
+    return compiled.selection(models.Session.objects.using(using).leased(), "owner_id", "visitor", "pk", "attempts")
 
 
 @compiled.once
