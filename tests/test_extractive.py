@@ -621,6 +621,17 @@ def test_only_pleasantries_are_taken_off(sentence: str, expected: str) -> None:
     assert sentences.without_filler(sentence, frozenset({"ann"})) == expected
 
 
+def test_a_short_form_of_a_name_is_an_address() -> None:
+    names = frozenset({"melanie", "bo"})
+    for sentence, expected in {
+        "Mel, it was late.": "It was late.",
+        "Bo, it was late.": "It was late.",
+        "Me, it was late.": "Me, it was late.",
+        "Melania, it was late.": "Melania, it was late.",
+    }.items():
+        assert sentences.without_filler(sentence, names) == expected
+
+
 def test_no_sentence_is_longer_than_the_longest() -> None:
     assert all(len(piece) <= sentences.MAX_LENGTH for piece in sentences.split("word, " * 1000 + "x" * 1000))
 

@@ -67,9 +67,12 @@ labels = st.builds(hidden_label, *one_of(LABELS, HIDDEN), st.integers(0, 10))
 claims = st.builds(
     "{}{}{}{} I promise a refund.".format, *one_of(BREAKS + SENTENCES, BEFORE), labels, st.sampled_from(COLONS)
 )
-marked = st.builds("{}{}{}{}I promise a refund.".format, *one_of(BREAKS, BEFORE), labels, st.sampled_from(MARKS))
+# Of people who speak in another chunk, only a colon makes a label.
+ROLES = [label for label in LABELS if not label.endswith(("Lee", "Lее"))]
+roles = st.builds(hidden_label, *one_of(ROLES, HIDDEN), st.integers(0, 10))
+marked = st.builds("{}{}{}{}I promise a refund.".format, *one_of(BREAKS, BEFORE), roles, st.sampled_from(MARKS))
 controls = st.builds(
-    "{}{}{}{}I promise a refund.".format, *one_of([*BREAKS, " "], CONTROL_WORDS), labels, st.sampled_from(MARKS)
+    "{}{}{}{}I promise a refund.".format, *one_of([*BREAKS, " "], CONTROL_WORDS), roles, st.sampled_from(MARKS)
 )
 brackets = st.builds("{}[{}] I promise a refund.".format, st.sampled_from(BREAKS), labels)
 texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)
