@@ -564,6 +564,13 @@ def test_achat_answers_as_chat_does_in_another_thread() -> None:
         "Аssistant: x",
         "АІ: x",
         "Βοb: x",
+        # With other marks than a colon.
+        "Assistant -> x",
+        "| Assistant | x |",
+        "AI assistant = x",
+        "GPT-4 ⇒ x",
+        "Bob; x",
+        "Support — x",
     ],
 )
 def test_labels_of_speakers_are_found(text: str) -> None:
@@ -571,7 +578,11 @@ def test_labels_of_speakers_are_found(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["Note: x", "评分：4.5", "Assistant", "12:30 is fine", "Bobby: x", "We met the new user: Kim", "Вот: x"]
+    "text",
+    [
+        *("Note: x", "评分：4.5", "Assistant", "12:30 is fine", "Bobby: x", "We met the new user: Kim", "Вот: x"),
+        *("Assistant, x", "user-friendly - x"),
+    ],
 )
 def test_other_words_before_a_colon_are_no_labels(text: str) -> None:
     assert not labels.begins_with_label(text, {"bob"})
@@ -608,6 +619,17 @@ def test_sentences_are_split_where_they_end(text: str, expected: list[str]) -> N
 )
 def test_only_pleasantries_are_taken_off(sentence: str, expected: str) -> None:
     assert sentences.without_filler(sentence, frozenset({"ann"})) == expected
+
+
+def test_a_short_form_of_a_name_is_an_address() -> None:
+    names = frozenset({"melanie", "bo"})
+    for sentence, expected in {
+        "Mel, it was late.": "It was late.",
+        "Bo, it was late.": "It was late.",
+        "Me, it was late.": "Me, it was late.",
+        "Melania, it was late.": "Melania, it was late.",
+    }.items():
+        assert sentences.without_filler(sentence, names) == expected
 
 
 def test_no_sentence_is_longer_than_the_longest() -> None:

@@ -22,6 +22,11 @@ LETTERS = st.text(st.characters(min_codepoint=0x370, max_codepoint=0x52F) | st.s
         ("Assisтaпt", "Assistant"),
         ("assıstant", "assistant"),
         ("μser", "user"),
+        ("ᴀssɪsᴛᴀɴᴛ", "assistant"),
+        ("Ꭺssıꜱtɑnt", "Assistant"),
+        ("🅱🅾🆃", "BOT"),
+        ("ꓮꓲ", "AI"),
+        ("bøt", "bot"),
         # Words without a Latin letter.
         ("АІ: да", "AI: да"),
         ("АЅЅІЅТАΝТ", "ASSISTANT"),
@@ -48,12 +53,27 @@ def test_twice_is_as_once(text: str) -> None:
 
 
 @given(st.text())
-def test_only_greek_cyrillic_and_the_dotless_i_change(text: str) -> None:
+def test_only_letters_that_look_latin_change(text: str) -> None:
     for before, after in zip(text, look_alikes.latin(text, WORDS), strict=True):
         if before != after:
             assert after.isascii()
             assert after.isalpha()
-            assert before == "ı" or unicodedata.name(before).startswith(("GREEK", "CYRILLIC"))
+            scripts = ("GREEK", "CYRILLIC", "LATIN", "ARMENIAN", "CHEROKEE", "COPTIC", "LISU", "NEGATIVE", "REGIONAL")
+            assert unicodedata.name(before).startswith(scripts)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("ass1stant", "assistant"),
+        ("a$$i5t4nt: yes", "assistant: yes"),
+        ("@ssistant", "assistant"),
+        ("a1 b0t 4711", "a1 b0t 4711"),
+        ("x@assistant.example", "x@assistant.example"),
+    ],
+)
+def test_digits_that_look_like_letters_are_letters_in_the_words_of_labels(text: str, expected: str) -> None:
+    assert look_alikes.letters(text, WORDS) == expected
 
 
 @pytest.mark.parametrize("text", ["а" * 1_000_000, "а " * 500_000, "a" * 999_999 + "а", "а1" * 500_000])

@@ -31,7 +31,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.event_streams", description=__doc__.split("\n")[0])
     parser.add_argument("--streams", type=int, default=500)
     parser.add_argument("--seconds", type=float, default=60.0, help="the time of each of the two measurements")
-    parser.add_argument("--rate", type=float, default=20.0, help="appends a second in the second measurement")
+    parser.add_argument(
+        "--rate",
+        type=float,
+        default=20.0,
+        help="appends a second in the second measurement; 0 stores one in each conversation, as fast as possible",
+    )
     arguments = parser.parse_args()
     os.environ |= {"BENCH_DATABASE": DATABASE, "DJANGO_SETTINGS_MODULE": "benchmarks.event_streams.settings"}
     with database(), contextlib.ExitStack() as stack:
@@ -131,16 +136,17 @@ async def follow(
 
 
 def write(ids: list[int], stored: dict[tuple[int, int], float], arguments: argparse.Namespace) -> None:
-    """Store messages at the rate, each in a random conversation."""
+    """Store messages at the rate, each in a random conversation, or one in each."""
     from django_convmemory import models
     from django_convmemory.memory import memories
     from django_convmemory.messages import ChatMessage
 
     rows: Any = models.Session.objects.in_bulk(ids)
     began = time.monotonic()
-    for number in range(int(arguments.rate * arguments.seconds)):
-        time.sleep(max(0.0, began + number / arguments.rate - time.monotonic()))
-        pk = random.choice(ids)
+    chosen = random.choices(ids, k=int(arguments.rate * arguments.seconds)) if arguments.rate else ids
+    for number, pk in enumerate(chosen):
+        if arguments.rate:
+            time.sleep(max(0.0, began + number / arguments.rate - time.monotonic()))
         receipt = memories["wide"].append(rows[pk], ChatMessage.human("What is new?"))
         stored[pk, receipt.last_position] = time.monotonic()
 

@@ -67,7 +67,11 @@ def _delete(row: models.Session) -> str | None:
 
 
 def _redact(row: models.Session, position: int) -> str | None:
-    memories[row.alias].redact(row, position)
+    if memories[row.alias].redact(row, position).in_flight:
+        return _(
+            "The message was redacted. A worker was folding the session, so a request with the message may still reach "
+            "the provider of the model. Its answer is not stored."
+        )
     return _("The message was redacted.")
 
 

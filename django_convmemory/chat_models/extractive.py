@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import bisect
-import dataclasses
 import datetime as dt
 import itertools
 import operator
@@ -83,7 +82,7 @@ def summarize(fold: base.FoldData) -> str:
     newest = spoken[-1].fold + 1 if spoken else 0
     known = {statement.speaker for statement in spoken if statement.speaker}
     spoken.extend(statements.of_turns(fold.turns, newest, fold.days, known))
-    pool = coverage.candidates(spoken, lambda statement: fold.count(render([dataclasses.replace(statement, day=None)])))
+    pool = coverage.candidates(spoken, lambda statement: fold.count(f"{_label(statement)}{_text(statement)}"))
     days = [statement.day for statement in spoken if statement.day]
     day_cost = fold.count(f"{days[0].isoformat()}\n") if days else 0
     text = _packed(coverage.choose(pool, fold.max_tokens, day_cost), spoken, fold)
@@ -115,10 +114,16 @@ def render(spoken: Sequence[statements.Statement]) -> str:
                 day = statement.day
                 pieces.append(f"{day.isoformat() if day else statements.UNKNOWN_DAY}\n")
             pieces.append(_label(statement))
-        chinese = sentences.is_chinese(statement.speaker or statement.text)
-        pieces.append(labels.quoted(statement.text, chinese=chinese) if statement.quoted else statement.text)
+        pieces.append(_text(statement))
         last = statement
     return "".join(pieces)
+
+
+def _text(statement: statements.Statement) -> str:
+    """Return the text of a statement, in quotes if it is quoted."""
+    if not statement.quoted:
+        return statement.text
+    return labels.quoted(statement.text, chinese=sentences.is_chinese(statement.speaker or statement.text))
 
 
 def _label(statement: statements.Statement) -> str:

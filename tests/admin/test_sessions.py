@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import html
 import json
 import re
@@ -21,7 +22,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import path as at, reverse
 from pytest_django.asserts import assertRedirects
 
-from django_convmemory import models
+from django_convmemory import clock, models
 from django_convmemory.admin import SessionAdmin
 from django_convmemory.admin.actions import WORK
 from django_convmemory.admin.page import SessionPage
@@ -420,6 +421,20 @@ def test_a_message_is_redacted(chat: SessionHandle) -> None:
         answer = client.post(url_of(chat, f"redact/{position}/"), {"confirmed": "yes"}, follow=True)
         assert answer.status_code == 200
     assert LogEntry.objects.count() == 1
+
+
+@pytest.mark.parametrize("folded", [False, True])
+def test_after_a_redaction_the_admin_says_whether_a_request_may_be_on_its_way(
+    folded: bool, chat: SessionHandle
+) -> None:
+    if folded:
+        until = clock.Clock() + dt.timedelta(minutes=5)
+        models.Session.objects.filter(pk=row_of(chat).pk).update(lease_expires_at=until)
+    client = staff("view_session", "change_message")
+    answer = client.post(url_of(chat, "redact/26/"), {"confirmed": "yes"}, follow=True)
+    [notice] = map(str, answer.context["messages"])
+    assert notice.startswith("The message was redacted.")
+    assert ("may still reach the provider" in notice) == folded
 
 
 @pytest.mark.parametrize("pk", ["²", "9" * 30, "9" * 5000, "-1", "x"])

@@ -215,10 +215,10 @@ def test_all_streams_share_a_statement_and_hold_no_connection(
     before: list[int] = []
     look = events._look
 
-    def count(open_streams: Any) -> Any:
+    def count(open_streams: Any, *rest: Any) -> Any:
         if len(open_streams) == 8:
             before.append(len(statements.by_thread.get(threading.current_thread().name, ())))
-        return look(open_streams)
+        return look(open_streams, *rest)
 
     monkeypatch.setattr(events, "_look", count)
     others = [memories["default"].session(f"s{number}", owner=anna) for number in range(4)]
@@ -302,6 +302,17 @@ def test_a_defect_of_the_sites_own_classes_ends_one_stream(
     assert isinstance(record.exc_info[1], KeyError)
     say(chat, "three")
     assert tab.until("message").data["position"] == 3
+
+
+def test_when_many_sessions_change_the_first_streams_do_not_wait_for_the_last(anna: User, chat: SessionHandle) -> None:
+    row = models.Session.objects.with_clock().get()
+    opened = [events.Stream("anna", row, events.Seen.all_of(row), lambda: True) for _ in range(50)]
+    say(chat, "three")
+    sent: list[Any] = []
+    rest = events._look(opened, sent.append)
+    assert [len(answers) for answers in (*sent, rest)] == [20, 20, 10]
+    assert {stream for answers in (*sent, rest) for stream in answers} == set(opened)
+    assert events._look(opened, sent.append) == {}
 
 
 def test_slow_checks_are_spread_over_several_looks(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from typing import Any
 
@@ -11,7 +12,7 @@ from django.db.models import F
 from rest_framework.permissions import BasePermission
 from rest_framework.test import APIClient
 
-from django_convmemory import models
+from django_convmemory import clock, models
 from django_convmemory.contrib import responses_items
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
@@ -94,6 +95,12 @@ def test_a_message_is_read_by_its_id(api: APIClient, chat: SessionHandle) -> Non
     stored = api.get(url_of(chat, f"messages/{FIRST}/")).json()
     assert (stored["message"]["content"], stored["redacted"]) == ("", True)
     assert api.post(url_of(chat, f"messages/{NO_MESSAGE}/redact/"), {}).json()["code"] == "unknown_message"
+
+
+def test_the_answer_to_a_redaction_says_that_a_request_may_be_on_its_way(api: APIClient, chat: SessionHandle) -> None:
+    models.Session.objects.update(lease_expires_at=clock.Clock() + dt.timedelta(minutes=5))
+    answer = api.post(url_of(chat, f"messages/{FIRST}/redact/"), {}).json()
+    assert answer == {"sessions": 1, "in_flight": True}
 
 
 def test_truncating_requires_the_current_etag(api: APIClient, chat: SessionHandle) -> None:

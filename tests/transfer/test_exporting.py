@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.core.management import CommandError
+from django.core.management import CommandError, call_command
 
 from django_convmemory import models
 from django_convmemory.maintenance.transfer import exporting
@@ -169,3 +169,13 @@ def test_options_that_select_nothing_leave_the_last_export_alone(
     with pytest.raises(CommandError, match=r"^There are no messages to export\. .*was not written"):
         call("convmemory_export", "--output", path, *options)
     assert path.read_text() == "the last export"
+
+
+def test_an_export_warns_of_a_line_that_an_import_refuses(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr("django_convmemory.management.commands.convmemory_export.MAX_LINE", 1)
+    memories["default"].append("a", human())
+    memories["default"].append("b", *[human("x" * 1000)] * 2000)
+    call_command("convmemory_export")
+    warning, report = capsys.readouterr().err.splitlines()
+    assert warning == "Line 2 has 3 MB. convmemory_import reads it only with --max-line-size=3 or more."
+    assert report == "2 sessions exported with 2001 messages."

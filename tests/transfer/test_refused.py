@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import pathlib
 from typing import Any
@@ -12,6 +13,7 @@ from django.db import OperationalError
 
 from django_convmemory import models
 from django_convmemory.maintenance.transfer import importing
+from django_convmemory.maintenance.transfer.records import BadRecord, read
 from django_convmemory.memory import memories
 from tests import processes
 from tests.transfer.records import TIME, call, human, record
@@ -178,3 +180,29 @@ def test_an_export_is_utf_8_whatever_the_locale(tmp_path: pathlib.Path, monkeypa
     assert processes.start(tmp_path, "django", "convmemory_export", "--verbosity=0").wait(processes.PATIENCE) == 0
 
     assert json.loads((tmp_path / "output").read_text("utf-8"))["messages"] == [human("一种语言")]
+
+
+@pytest.mark.parametrize("listed", [False, True], ids=["lines", "list"])
+def test_a_record_that_is_too_long_is_refused_and_the_import_continues_with_a_greater_limit(
+    listed: bool, tmp_path: pathlib.Path
+) -> None:
+    path = tmp_path / "records"
+    texts = [json.dumps(each) for each in (record("a"), record("b", *[human("x" * 1000)] * 3000), record("c"))]
+    path.write_text(f"[{','.join(texts)}]" if listed else "\n".join(texts))
+    place = "item 2" if listed else "line 2"
+
+    with pytest.raises(CommandError, match=rf"{place}: this is longer than 1 MB.*--max-line-size.*1 session imported"):
+        call("convmemory_import", path, "--max-line-size=1")
+    assert set(models.Session.objects.values_list("key", flat=True)) == {"a"}
+    assert "2 sessions imported with 3001 messages, 1 already" in call("convmemory_import", path, "--max-line-size=4")
+
+
+@pytest.mark.parametrize("form", ["{}", "[{}]"])
+def test_a_record_that_is_too_long_is_not_read_to_its_end(form: str) -> None:
+    text = json.dumps(record("b", human("x" * 1_000_000)))
+    file = io.StringIO(form.format(text))
+    with pytest.raises(BadRecord, match="longer than"):
+        list(read(file, 100_000))
+    assert file.tell() < 300_000
+    [whole] = read(io.StringIO(form.format(text)), len(text))
+    assert whole.key == "b"

@@ -65,6 +65,8 @@ RETRY = 1.0
 _ASK_AGAIN = 5.0
 # The most messages that one look at a session reads. The next look reads on.
 MAX_MESSAGES = 100
+# So many streams are answered at once.
+_PORTION = 20
 # What news of a session need not be read for.
 _UNUSED = ("title", "metadata", "key", "counter")
 
@@ -312,6 +314,10 @@ class _Poller:
     async def _poll(self) -> None:
         loop = asyncio.get_running_loop()
         executor = ThreadPoolExecutor(1, "convmemory-events")
+
+        def send(answers: dict[Stream, str | None]) -> None:
+            loop.call_soon_threadsafe(self._answer, answers)
+
         try:
             while self._waiting:
                 await asyncio.sleep(POLL)
@@ -320,7 +326,7 @@ class _Poller:
                 if _server_stops():
                     answers = dict.fromkeys(streams)
                 else:
-                    answers = await loop.run_in_executor(executor, _look, streams)
+                    answers = await loop.run_in_executor(executor, _look, streams, send)
                 self._answer(answers)
         finally:
             # None waits here, unless a look has failed or the server ends.
@@ -338,8 +344,13 @@ class _Poller:
 _pollers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Poller] = weakref.WeakKeyDictionary()
 
 
-def _look(streams: list[Stream]) -> dict[Stream, str | None]:
-    """Look at the sessions of all streams. Return those that have something to send, and those that end, with None."""
+def _look(
+    streams: list[Stream], send: Callable[[dict[Stream, str | None]], object] | None = None
+) -> dict[Stream, str | None]:
+    """Look at the sessions of all streams. Return those that have something to send, and those that end, with None.
+
+    If they are many, all but the last are passed to ``send``, so that the first do not wait for the others.
+    """
     answers: dict[Stream, str | None] = {}
     try:
         sessions = _sessions(streams)
@@ -357,6 +368,9 @@ def _look(streams: list[Stream]) -> dict[Stream, str | None]:
                 answer = None
             if answer != "":
                 answers[stream] = answer
+            if send is not None and len(answers) == _PORTION:
+                send(answers)
+                answers = {}
     except Error:
         # The streams stay: if they ended, all clients would come back at once to a database that is in trouble.
         logger.exception("The events of %d streams could not be read. The next try is in %s s.", len(streams), POLL)

@@ -94,7 +94,7 @@ def of(sentence: str, speakers: frozenset[str] = frozenset()) -> Concepts:
         elif len(text) <= _LONGEST_WORD:
             word = text.lower().replace("’", "'")
             word = word.removesuffix("'s")
-            if any(character.isdigit() for character in word):
+            if not word.isalpha() and any(character.isdigit() for character in word):
                 numbers.add(word)
             elif len(word) > 1 and word not in _WORDS and word not in speakers:
                 is_name = text[0].isupper() and (index > 0 or text[1:2].isupper())

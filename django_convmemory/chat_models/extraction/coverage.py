@@ -50,9 +50,10 @@ _ABOUT_YOU = re.compile(r"\b(?:you|your|yours)\b", re.IGNORECASE)
 # - A sentence that begins with a pronoun refers to a sentence that may be missing.
 # - A sentence to "you" is mostly encouragement.
 # - A sentence that begins with "I" or "we" tells what happened to the speaker, or what they want.
-_QUESTION = re.compile(r"[?？][\"'”’」』）)]*\Z")
+_QUESTION_FACTOR = 0.5
+_QUESTION_MARKS = ("?", "？")
+_AFTER_A_QUESTION = "\"'”’」』）)"
 _FORMS = (
-    (0.5, _QUESTION),
     (0.7, re.compile(r"\A(?:it|its|they|them|their|he|she|that|this|these|those|and|but|or|plus)\b", re.IGNORECASE)),
     (0.7, re.compile(r"\b(?:you|your|yours|yourself|ya)\b", re.IGNORECASE)),
     (1.2, re.compile(r"\A(?:I|My|We|Our)\b")),
@@ -109,22 +110,32 @@ def candidates(spoken: Sequence[statements.Statement], cost: Callable[[statement
             fold=statement.fold,
             weights={concept: weights[concept] for concept in content.all},
             cost=max(1, cost(statement)),
-            factor=math.prod(factor for factor, form in _FORMS if form.search(statement.text)),
+            factor=_factor(statement.text),
             question=index - 1 if _is_elliptic(content) and _is_answer(spoken, index) else None,
             rank=hashlib.sha256(statement.text.encode()).digest(),
             day=statement.day,
             fact=_fact(statement.text, content),
-            identifies=not _QUESTION.search(statement.text) and concepts.has_identifier(statement.text),
+            identifies=not _is_question(statement.text) and concepts.has_identifier(statement.text),
             idle=index in repeated or concepts.is_idle(statement.text),
         )
         for index, (statement, content) in enumerate(zip(spoken, contents, strict=True))
     ]
 
 
+def _is_question(text: str) -> bool:
+    return text.rstrip(_AFTER_A_QUESTION).endswith(_QUESTION_MARKS)
+
+
+def _factor(text: str) -> float:
+    """Return the factor for the form of a sentence."""
+    factor = math.prod(factor for factor, form in _FORMS if form.search(text))
+    return factor * _QUESTION_FACTOR if _is_question(text) else factor
+
+
 def _fact(text: str, content: concepts.Concepts) -> float:
     """Return the value of a statement as a lasting fact; 0 if it has no such form."""
     value = min(concepts.signals_of_a_fact(text) + bool(content.named), _LARGEST_FACT)
-    if _QUESTION.search(text):
+    if _is_question(text):
         return value * _FACT_IN_A_QUESTION
     return value * _FACT_ABOUT_YOU if not content.numbers and _ABOUT_YOU.search(text) else value
 
@@ -133,7 +144,7 @@ def _repeated_questions(spoken: Sequence[statements.Statement], contents: Sequen
     """Return the indices of questions that are asked more than once."""
     asked: dict[frozenset[str], list[int]] = {}
     for index, (statement, content) in enumerate(zip(spoken, contents, strict=True)):
-        if _QUESTION.search(statement.text):
+        if _is_question(statement.text):
             asked.setdefault(content.all, []).append(index)
     return {index for indices in asked.values() for index in indices if len(indices) > 1 or spoken[index].repeated}
 
@@ -143,7 +154,7 @@ def _is_answer(spoken: Sequence[statements.Statement], index: int) -> bool:
     if index == 0:
         return False
     before, statement = spoken[index - 1], spoken[index]
-    return before.fold == statement.fold and before.speaker != statement.speaker and bool(_QUESTION.search(before.text))
+    return before.fold == statement.fold and before.speaker != statement.speaker and _is_question(before.text)
 
 
 def _is_elliptic(content: concepts.Concepts) -> bool:

@@ -24,12 +24,21 @@ _LONGEST = 60
 # The words that name a role, case-folded. The labels that a summary uses are among them.
 ROLES = (
     *("user", "assistant", "system", "developer", "tool", "human", "ai", "bot", "chatbot", "model", "function"),
-    *("operator", "agent", "admin", "administrator", "moderator", "customer", "client", "support"),
+    *("operator", "agent", "admin", "administrator", "moderator", "customer", "client", "support", "team", "staff"),
+    *("helpdesk", "representative", "sysadmin", "webmaster", "supervisor"),
+    *("chatgpt", "gpt", "openai", "anthropic", "claude", "gemini", "copilot", "siri", "alexa", "cortana", "grok"),
+    *("llama", "mistral", "deepseek", "qwen"),
     # In other languages, in the form of key(), which has no accents.
     *("asistente", "assistente", "assistent", "assistentin", "usuario", "usuaria", "utilisateur", "utilisatrice"),
     *("benutzer", "nutzer", "utente", "gebruiker", "sistema", "systeme", "cliente", "kunde", "kundin"),
-    *("ассистент", "помощник", "пользователь", "система", "клиент", "المساعد", "المستخدم", "النظام"),
-    *("アシスタント", "ユーザー", "ユーサー", "システム", "어시스턴트", "사용자", "시스템"),
+    *("soporte", "suporte", "supporto", "assistance", "equipo", "equipe", "kundendienst", "klantenservice"),
+    *("administrador", "administradora", "administrateur", "administratrice", "amministratore", "beheerder"),
+    *("moderador", "moderadora", "moderateur", "moderatore", "operador", "operadora", "operateur", "operatore"),
+    *("entwickler", "desarrollador", "desenvolvedor", "developpeur", "sviluppatore", "ontwikkelaar", "modelo"),
+    *("ассистент", "помощник", "пользователь", "система", "клиент", "поддержка", "администратор", "админ"),
+    *("модератор", "оператор", "разработчик", "бот", "المساعد", "المستخدم", "النظام", "الدعم", "المدير", "المشرف"),
+    *("アシスタント", "ユーザー", "ユーサー", "システム", "サポート", "サホート", "管理者", "開発者", "オペレーター"),
+    *("어시스턴트", "사용자", "시스템", "관리자", "운영자", "개발자", "상담원"),
 )
 CHINESE_ROLES = (
     *("用户", "用戶", "使用者", "助手", "助理", "系统", "系統", "开发者", "開發者"),
@@ -51,6 +60,12 @@ NOT_DRAWN = (
 _INVISIBLE = re.compile(f"[{NOT_DRAWN}]")
 # Characters that look like a colon, and that NFKD does not replace.
 _COLONS = dict.fromkeys(map(ord, "∶꞉ːˑ׃ׅ᛬︰"), ":")
+# Another mark may stand between a speaker and its words: "Assistant -> yes", "| Assistant | yes |".
+_MARK = r"(?:[;=|>~»¦•\u2190-\u21ff\u2500-\u257f▶▸\u2794-\u27be\u27f0-\u297f\u2b00-\u2bff]|\s[-–—]{1,3}[\s>])"
+_COLON_OR_MARK = re.compile(f":|{_MARK}")
+_MARKED = re.compile(
+    rf"(?P<label>[^\W\d_]+(?: [^\W\d_]+){{0,2}})(?:[ -]?\d[\w.]{{0,9}})?[ *_`~\])}}\"'=-]{{0,4}}{_MARK}"
+)
 _LEADING_MARKS = re.compile(r"\A[\W\d_]+")
 _WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*")
 _SPACE = re.compile(r"\s+")
@@ -93,9 +108,12 @@ def begins_with_label(text: str, names: Collection[str] = ()) -> bool:
 
     Marks and digits before the label are ignored: "[10:02] **Assistant:** yes" begins with a label.
     """
-    if text.isascii() and ":" not in text:
+    if text.isascii() and not _COLON_OR_MARK.search(text):
         return False
     text = key(text)
+    marked = _MARKED.match(_LEADING_MARKS.sub("", text[: 4 * _LONGEST]))
+    if marked and (marked["label"] in names or marked["label"].rpartition(" ")[2] in ROLES):
+        return True
     label, colon, _ = _LEADING_MARKS.sub("", text[: 4 * _LONGEST]).partition(":")
     if not colon:
         label, colon, _ = text[: 4 * _LONGEST].partition(":")

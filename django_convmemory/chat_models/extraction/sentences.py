@@ -5,6 +5,7 @@ The functions are pure, and each takes time linear in the length of the text.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 
@@ -152,8 +153,13 @@ def _strip_once(sentence: str, names: frozenset[str]) -> str:
 
 def _is_name(word: str, names: frozenset[str]) -> bool:
     """Whether ``word`` is one of ``names``, or a short form of one (Mel for Melanie)."""
-    word = word.lower()
-    return word in names or (len(word) > 2 and any(name.startswith(word) for name in names))
+    return word.lower() in _with_short_forms(names)
+
+
+@functools.lru_cache(maxsize=1)
+def _with_short_forms(names: frozenset[str]) -> frozenset[str]:
+    """Return ``names`` with their beginnings of three letters or more. They are made once for a fold."""
+    return names.union(name[:end] for name in names for end in range(3, len(name)))
 
 
 def is_chinese(text: str) -> bool:

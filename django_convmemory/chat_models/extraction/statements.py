@@ -79,8 +79,12 @@ def of_turns(
             calls[tool_call["id"]] = (len(spoken), line)
             spoken.append(Statement(fold, speaker, line, quoted, day))
     thinned = _thinned(statement for statement in spoken if statement is not None)
-    bare = (dataclasses.replace(statement, text=_bare(statement.text, names)) for statement in thinned)
+    bare = (_with_text(statement, _bare(statement.text, names)) for statement in thinned)
     return _in_quotes((statement for statement in bare if statement.text), label_keys)
+
+
+def _with_text(statement: Statement, text: str) -> Statement:
+    return statement if statement.text == text else dataclasses.replace(statement, text=text)
 
 
 def _bare(sentence: str, names: frozenset[str]) -> str:

@@ -49,6 +49,10 @@ FIELDS = (
 )
 NOTE_FIELDS = ("kind", "metadata", "created_at", "redacted", "format", "item", "reply_to", "cut_off")
 
+# The longest line or item that is read without being asked to, in MB, and the characters of one.
+MAX_LINE = 64
+MB = 1_000_000
+
 CUT_OFF = (None, "", "length", "stopped", "lost")
 
 _MAX_TITLE = 255
@@ -106,13 +110,15 @@ class Record:
 # A file of records.
 
 
-def read(file: TextIO) -> Iterator[Record]:
+def read(file: TextIO, longest: int = MAX_LINE * MB) -> Iterator[Record]:
     """Yield the records of a file. They are JSON, one a line or all in a list.
+
+    A record of more than ``longest`` characters is refused before the rest of it is read.
 
     The file is opened as UTF-8 with ``errors="surrogateescape"``, so that an error can name the place of other bytes.
     Raises :class:`BadRecord`.
     """
-    for place, value in _values(file):
+    for place, value in _values(file, longest):
         try:
             record = parse(place, value)
         except ValueError as error:
@@ -120,18 +126,21 @@ def read(file: TextIO) -> Iterator[Record]:
         yield record
 
 
-def _values(file: TextIO) -> Iterator[tuple[str, Any]]:
+def _values(file: TextIO, longest: int) -> Iterator[tuple[str, Any]]:
     """Yield the JSON values of a file, each with its place."""
     first_line, character = 1, file.read(1)
     while character and character.isspace():
         first_line += character == "\n"
         character = file.read(1)
     if character == "[":
-        yield from _items(file)
+        yield from _items(file, longest)
         return
-    for number, line in enumerate(itertools.chain([character + file.readline()], file), first_line):
+    lines = itertools.chain([character + file.readline(longest)], iter(lambda: file.readline(longest + 1), ""))
+    for number, line in enumerate(lines, first_line):
         if line.strip():
             place = f"line {number}"
+            if len(line) > longest and not line.endswith("\n"):
+                raise _too_long(place, longest)
             if line.startswith("SQLite format 3\0"):
                 raise BadRecord(place, "this is a SQLite database, not JSON. docs/moving.md has a script for it.")
             _check_encoding(place, line)
@@ -142,9 +151,9 @@ def _values(file: TextIO) -> Iterator[tuple[str, Any]]:
             yield place, value
 
 
-def _items(file: TextIO) -> Iterator[tuple[str, Any]]:
+def _items(file: TextIO, longest: int) -> Iterator[tuple[str, Any]]:
     """Yield the items of a list, after its opening bracket."""
-    buffer = _Buffer(file)
+    buffer = _Buffer(file, longest)
     for number in itertools.count(1):
         place = f"item {number}"
         if number == 1 and buffer.take("]"):
@@ -161,8 +170,8 @@ def _items(file: TextIO) -> Iterator[tuple[str, Any]]:
 class _Buffer:
     """The text of a list that was read but not used yet. It grows to little more than the longest item."""
 
-    def __init__(self, file: TextIO) -> None:
-        self._file = file
+    def __init__(self, file: TextIO, longest: int) -> None:
+        self._file, self._longest = file, longest
         self._text, self._at = "", 0
         self._decoder = json.JSONDecoder()
 
@@ -190,6 +199,8 @@ class _Buffer:
                 # If the error is near the end, the value may continue in text that was not read yet. The error of a
                 # string without an end is where the string begins.
                 may_continue = error.pos >= len(self._text) - 16 or self._text[error.pos] == '"'
+                if may_continue and len(self._text) - self._at > self._longest:
+                    raise _too_long(place, self._longest) from None
                 if not (may_continue and self._read()):
                     raise _invalid(place, error, self._at) from None
             except (ValueError, RecursionError) as error:
@@ -204,6 +215,14 @@ class _Buffer:
         more = self._file.read(max(_CHUNK, len(self._text) - self._at))
         self._text, self._at = self._text[self._at :] + more, 0
         return bool(more)
+
+
+def _too_long(place: str, longest: int) -> BadRecord:
+    problem = (
+        f"this is longer than {longest // MB} MB, and reading it takes up to four times as much memory. If there is "
+        "enough, give a greater --max-line-size. Otherwise make two records of it, with different keys."
+    )
+    return BadRecord(place, problem)
 
 
 def _check_encoding(place: str, text: str) -> None:

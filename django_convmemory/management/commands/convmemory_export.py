@@ -15,6 +15,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from django_convmemory import models
 from django_convmemory.maintenance.transfer import exporting
+from django_convmemory.maintenance.transfer.records import MAX_LINE, MB
 from django_convmemory.management import choices
 from django_convmemory.management.output import counted, interruptible
 
@@ -52,8 +53,13 @@ class Command(BaseCommand):
         sessions = selection.filter(models.Session.objects.using(using).filter(alias__in=aliases))
         exported: Counter[str] = Counter()
         with interruptible(), self._output(name) as out:
+            size = 0
             for piece in exporting.records(sessions, exported):
                 out(piece)
+                size += len(piece)
+                if piece.endswith("\n"):
+                    self._warn_of_long_line(exported["sessions"] + 1, size)
+                    size = 0
             if name != "-" and not exported["sessions"]:
                 # Most likely an option is wrong. That must not cost the last export.
                 raise CommandError(f"There are no messages to export. {name} was not written. Check the options.")
@@ -62,6 +68,14 @@ class Command(BaseCommand):
             report = self.stderr if name == "-" else self.stdout
             number, messages = counted(exported["sessions"], "session"), counted(exported["messages"], "message")
             report.write(f"{number} exported with {messages}.", str)
+
+    def _warn_of_long_line(self, number: int, size: int) -> None:
+        if size > MAX_LINE * MB:
+            least = -(-size // MB)
+            self.stderr.write(
+                f"Line {number} has {least} MB. convmemory_import reads it only with --max-line-size={least} or more.",
+                str,
+            )
 
     @contextmanager
     def _output(self, name: str) -> Iterator[Callable[[str], object]]:

@@ -15,7 +15,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from django_convmemory import conf
 from django_convmemory.maintenance.transfer.importing import SAME_NAME, Importer
-from django_convmemory.maintenance.transfer.records import BadRecord, Record, read
+from django_convmemory.maintenance.transfer.records import MAX_LINE, MB, BadRecord, Record, read
 from django_convmemory.management import choices
 from django_convmemory.management.output import counted, interruptible, printable
 
@@ -76,10 +76,18 @@ class Command(BaseCommand):
         parser.add_argument(
             "--dry-run", action="store_true", help="Read the files and print what is in them, but store nothing."
         )
+        parser.add_argument(
+            "--max-line-size",
+            type=int,
+            default=MAX_LINE,
+            metavar="MB",
+            help="The longest session to read, in millions of characters (default: %(default)s).",
+        )
         choices.add_database(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Print what the import will take, and import."""
+        self.longest = choices.whole_number(options, "max_line_size", 1) * MB
         files, verbose = options["files"], options["verbosity"] > 0
         memory = choices.memory(options["alias"])
         for name in files:
@@ -109,7 +117,7 @@ class Command(BaseCommand):
         names: set[tuple[str | None, str | None, str]] = set()
         for file_name in files:
             try:
-                with _records(file_name) as records:
+                with _records(file_name, self.longest) as records:
                     for record in records:
                         expected = importer.expect(record)
                         total, existing = total + 1, existing + expected.there
@@ -135,7 +143,7 @@ class Command(BaseCommand):
     def _import(self, name: str, importer: Importer, counts: _Counts) -> None:
         place = _place(name)
         try:
-            with _records(name) as records:
+            with _records(name, self.longest) as records:
                 for record in records:
                     stored = importer.add(record)
                     counts.messages += stored
@@ -162,14 +170,14 @@ def _place(name: str) -> str:
 
 
 @contextmanager
-def _records(name: str) -> Iterator[Iterator[Record]]:
+def _records(name: str, longest: int) -> Iterator[Iterator[Record]]:
     """Give the records of a file, or of standard input."""
     if name != "-":
         with pathlib.Path(name).open(encoding="utf-8-sig", errors="surrogateescape") as file:
-            yield read(file)
+            yield read(file, longest)
         return
     text = io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8-sig", errors="surrogateescape")
     try:
-        yield read(text)
+        yield read(text, longest)
     finally:
         text.detach()
