@@ -588,7 +588,7 @@ WHERE `convmemory_session`.`id` IN (%s, %s);
 -- sweep, chained (1 of 4)
 -- leases (2 of 2)
 SELECT `convmemory_session`.`owner_id` AS `owner_id`, `convmemory_session`.`visitor` AS `visitor`,
-    `convmemory_session`.`id` AS `pk`
+    `convmemory_session`.`id` AS `pk`, `convmemory_session`.`attempts` AS `attempts`
 FROM `convmemory_session`
 WHERE (`convmemory_session`.`lease_expires_at` > (UTC_TIMESTAMP(6))
     AND `convmemory_session`.`lease_expires_at` IS NOT NULL);
@@ -645,10 +645,11 @@ UPDATE `convmemory_session`
 SET `queued_at` = UTC_TIMESTAMP(6)
 WHERE `convmemory_session`.`id` IN (%s);
 
--- scope
+-- scopes
 -- leases (1 of 2)
 -- others_wait (1 of 2)
-SELECT `convmemory_session`.`owner_id` AS `owner_id`, `convmemory_session`.`visitor` AS `visitor`
+SELECT `convmemory_session`.`owner_id` AS `owner_id`, `convmemory_session`.`visitor` AS `visitor`,
+    `convmemory_session`.`attempts` AS `attempts`
 FROM `convmemory_session`
 WHERE `convmemory_session`.`id` = (%s);
 

@@ -586,7 +586,7 @@ WHERE ("convmemory_session"."due_since" IS NOT NULL
 -- sweep, chained (1 of 3)
 -- leases (2 of 2)
 SELECT "convmemory_session"."owner_id" AS "owner_id", "convmemory_session"."visitor" AS "visitor",
-    "convmemory_session"."id" AS "pk"
+    "convmemory_session"."id" AS "pk", "convmemory_session"."attempts" AS "attempts"
 FROM "convmemory_session"
 WHERE ("convmemory_session"."lease_expires_at" > (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000',
     '.000000', ''))
@@ -622,10 +622,11 @@ WHERE ("convmemory_session"."due_since" IS NOT NULL
             '000', '.000000', ''))))
 ORDER BY "convmemory_session"."due_since" ASC, 1 ASC LIMIT 21;
 
--- scope
+-- scopes
 -- leases (1 of 2)
 -- others_wait (1 of 2)
-SELECT "convmemory_session"."owner_id" AS "owner_id", "convmemory_session"."visitor" AS "visitor"
+SELECT "convmemory_session"."owner_id" AS "owner_id", "convmemory_session"."visitor" AS "visitor",
+    "convmemory_session"."attempts" AS "attempts"
 FROM "convmemory_session"
 WHERE "convmemory_session"."id" = (%s);
 
