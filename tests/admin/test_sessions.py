@@ -306,7 +306,7 @@ def test_pages_of_a_long_conversation(anna: User, client: Client) -> None:
 def test_pages_of_the_summaries(anna: User, convmemory: ScriptedMemories, client: Client) -> None:
     long = memories["default"].session("long", owner=anna)
     for number in range(5):
-        convmemory.reply(f"summary {number}")
+        convmemory.reply(f"word {number}")
         long.append(*[ChatMessage.human("word " * 20) for _ in range(10)])
         convmemory.run()
 
@@ -394,9 +394,9 @@ def test_each_action_takes_its_permission_and_is_logged(
     elif work == "delete":
         assert not models.Session.objects.exists()
     elif work == "rebuild":
-        convmemory.reply("made anew", "and more")
+        convmemory.reply("word made anew", "and more words")
         assert convmemory.run()[0] == "published"
-        assert models.Summary.objects.filter(text="made anew").exists()
+        assert models.Summary.objects.filter(text="word made anew").exists()
     else:
         assert [job.session_id for job in convmemory.queued] == [row_of(chat).pk]
 

@@ -413,7 +413,7 @@ def test_recall(settings: Any, ann: User, model: OpenAIServer, convmemory: Scrip
     session.append({"role": "user", "content": PEANUTS}, {"role": "assistant", "content": "I will remember it."})
     for number in range(40):
         session.append({"role": "user", "content": f"Tell me about the weather in place {number}. " + "word " * 40})
-    convmemory.reply("They talked of many things.")
+    convmemory.reply("They talked of the weather.")
     assert convmemory.run() == ["published"]
     assert session.load().covered > 2
     question = {"role": "user", "content": "What is Ines allergic to?"}
