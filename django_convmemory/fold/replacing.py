@@ -18,7 +18,7 @@ from django_convmemory.search import tokenizer
 # Chinese has a third of the characters of an English one.
 _LONG_SUMMARY, _LONG = 100, 1000
 # An answer is tiny if it is smaller than such a part of it.
-_TINY_OF_SUMMARY, _TINY = 5, 50
+_TINY_OF_SUMMARY, _TINY = 3, 50
 # So much of what is replaced is looked at, in characters.
 _LOOKED_AT = 100_000
 # Forms of a word begin alike.
@@ -39,10 +39,10 @@ _ABOUT_ANSWERS = re.compile(
     |abgeschloss|anfrag|antwort|ausgelast|bereit|bitte|dank|dienst|entschuld|erledigt|erneut|erreich|fehl|fertig|frage
     |genau|gern|gesprach|heute|helf|hier|klar|konn|kontingent|leider|mocht|nachricht|natur|neue|sagen|schreib|soll
     |spater|uberlast|unterhalt|verfugbar|verstand|versuch|viele|vorubergeh|zusammenf
-    |acuerdo|alcanz|aqui|ayud|claro|cuota|disponib|entend|escrib|favor|gracias|hecho|hoy|intent|list[oa]|mas|mensaj
+    |aclar|acuerdo|alcanz|aqui|ayud|claro|cuota|disponib|entend|escrib|favor|gracias|hecho|hoy|intent|list[oa]|mas|mensaj
     |necesit|nuev|ocupad|peticion|podr|pregunt|puede|quier|respuest|resum|servidor|solicit|supuest|tarde
     |accord|attein|aujourd|avec|avez|bien|cett|compri|dans|desol|dispon|doi[st]|ecri|erreur|etes|fait|instant|merci|nous
-    |occup|plait|pour|pret|question|reessay|repon|requet|serveur|souhait|suis|tard|termin|veuill|voici|voul
+    |occup|plait|pour|precis|pret|question|reessay|repon|requet|serveur|souhait|suis|tard|termin|veuill|voici|voul
     |votre|vous|(?:des|elle|est|les|mais|plus|qui|que|son|sont|sur|une|pas|par)$
     """.replace("\n", "").replace(" ", "")
 )

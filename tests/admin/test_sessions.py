@@ -248,7 +248,7 @@ def test_the_number_of_statements_does_not_grow_with_the_conversation(
 ) -> None:
     long = memories["default"].session("long", owner=anna)
     long.append(ChatMessage.system("Be kind."))
-    convmemory.reply(*["a summary"] * 60)
+    convmemory.reply(*["many words"] * 60)
     for _ in range(4):
         long.append(*[ChatMessage.human("word " * 20) for _ in range(250)])
         convmemory.run()
@@ -267,7 +267,7 @@ def test_the_chart_shows_what_was_sent_at_each_position(anna: User, convmemory: 
     while models.Summary.objects.filter(session__key="long").count() < 20:
         long.append(*[ChatMessage.human("word " * 20) for _ in range(6)])
         if convmemory.queued:
-            convmemory.reply("a summary")
+            convmemory.reply("many words")
             convmemory.run()
     page = SessionPage(models.Session.objects.with_clock().get(key="long"))
     assert page.chart
