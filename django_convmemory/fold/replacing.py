@@ -17,8 +17,8 @@ from django_convmemory.search import tokenizer
 # What an answer replaces is long from so many bytes on: a summary, or a summary and turns. Bytes, because a summary in
 # Chinese has a third of the characters of an English one.
 _LONG_SUMMARY, _LONG = 100, 1000
-# An answer is tiny if it is smaller than such a part of it.
-_TINY_OF_SUMMARY, _TINY = 3, 50
+# An answer is tiny if it is smaller than such a part of it. If it has no telling word at all, a larger part is tiny.
+_TINY, _TINY_WITHOUT_TELLING_WORDS = (3, 50), (1, 20)
 # So much of what is replaced is looked at, in characters.
 _LOOKED_AT = 100_000
 # Forms of a word begin alike.
@@ -69,9 +69,10 @@ def check(text: str, previous: str, turns: Sequence[ChatMessage]) -> None:
     said = [f"{turn.name or ''} {spoken(turn)}" for turn in turns]
     length = sum(map(_size, said), _size(previous))
     telling = _telling([text])
-    if _size(previous) >= _LONG_SUMMARY and (not telling or size < _size(previous) / _TINY_OF_SUMMARY):
+    of_summary, of_all = _TINY if telling else _TINY_WITHOUT_TELLING_WORDS
+    if _size(previous) >= _LONG_SUMMARY and size < _size(previous) / of_summary:
         replaced = [previous]
-    elif length >= _LONG and (not telling or size < length / _TINY):
+    elif length >= _LONG and size < length / of_all:
         replaced = [previous, *said]
     else:
         return
