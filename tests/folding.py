@@ -32,16 +32,17 @@ class MarkerModel:
         self.requests.append(request)
         self.meanwhile(request)
         marks = " ".join(f"[[{mark}]]" for mark in MARKER.findall(request.messages[-1].text))
-        return ChatResponse(ChatMessage.ai(f"seen {marks or _beginning(request)}"))
+        return ChatResponse(ChatMessage.ai(f"seen {_without_marks(request, marks)}{marks}"))
 
     async def achat(self, request: ChatRequest) -> ChatResponse:
         return self.chat(request)
 
 
-def _beginning(request: ChatRequest) -> str:
+def _without_marks(request: ChatRequest, marks: str) -> str:
     assert request.fold is not None
-    turns = " ".join(map(spoken, request.fold.turns))
-    return f"{request.fold.previous.removeprefix('seen ')[:200]} {turns[:300]}"
+    known = MARKER.sub("", request.fold.previous.removeprefix("seen ")).strip()[:200]
+    turns = "" if marks else " ".join(map(spoken, request.fold.turns))[:300]
+    return f"{known} {turns}".lstrip()
 
 
 def build(

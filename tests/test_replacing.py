@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from decimal import Decimal
 from typing import Any
 
@@ -26,6 +27,7 @@ GOOD = (
     "asks the carrier until Friday. She also wants an invoice for Birchwood Studio, and to return a pair of boots."
 )
 NEXT = "Teresa Lindqvist waits for the jacket of order 58213, and now asks for a refund."
+SHORT_WORDS = " ".join(map("".join, itertools.product("abcdefghijklmnopqrst", repeat=2)))
 BAD = "Sure, I have done that. Anything else today?"
 
 
@@ -65,13 +67,13 @@ def test_short_extracts_of_real_conversations_pass(reader: dialogues.Reader) -> 
 
 
 def test_what_has_no_telling_words_may_have_a_summary_without_them() -> None:
-    turns = [ChatMessage.human("ok " * 500)]
+    turns = [ChatMessage.human(SHORT_WORDS)]
     replacing.check("They said ok.", "", turns)
-    replacing.check("They said ok.", "ok " * 100, [])
+    replacing.check("They said ok.", SHORT_WORDS, [])
 
 
 def test_the_name_of_a_speaker_is_a_telling_word() -> None:
-    turns = [ChatMessage("user", "ok " * 500, name="Bartholomew")]
+    turns = [ChatMessage("user", SHORT_WORDS, name="Bartholomew")]
     replacing.check("Bartholomew agreed.", "", turns)
     with pytest.raises(replacing.TooLittle):
         replacing.check("Leander agreed.", "", turns)

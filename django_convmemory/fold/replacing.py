@@ -64,8 +64,7 @@ class TooLittle(BadModelOutput):
 
 def check(text: str, previous: str, turns: Sequence[ChatMessage]) -> None:
     """Raise :class:`TooLittle` if ``text`` has nothing of what it replaces: the summary ``previous``, and ``turns``."""
-    # A word that is repeated does not make a text longer.
-    size = _size(" ".join(dict.fromkeys(text.split())))
+    size = _size(text)
     said = [f"{turn.name or ''} {spoken(turn)}" for turn in turns]
     length = sum(map(_size, said), _size(previous))
     telling = _telling([text])
@@ -93,7 +92,8 @@ def check_is_no_echo(text: str, request: ChatRequest) -> None:
 
 
 def _size(text: str) -> int:
-    return len(text.encode())
+    # A word that is repeated does not make a text longer.
+    return len(" ".join(dict.fromkeys(text.split())).encode())
 
 
 def _telling(texts: Iterable[str]) -> set[str]:
