@@ -37,7 +37,7 @@ def main() -> None:
     except OperationalError as error:
         sys.exit(f"{str(error).strip()}\nFill a database with: python -m benchmarks.growth --keep")
     memory = memories["default"]
-    memory.model = ScriptedChatModel(["They spoke of Lisbon."] * 9)
+    memory.model = ScriptedChatModel(["They eat in Lisbon."] * 9)
     count = Session.objects.filter(key__startswith="chat ").count()
     key = random.Random(0).randint(1, count)
     session = memory.session(f"chat {key}", owner=User.objects.get(username=f"user{key % 1000}"))

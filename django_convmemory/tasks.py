@@ -64,8 +64,8 @@ _FOLDING_TASK: dict[str, Any] = {
     "acks_on_failure_or_timeout": True,
     "reject_on_worker_lost": True,
     "ignore_result": True,
-    "soft_time_limit": 390,
-    "time_limit": 420,
+    "soft_time_limit": 450,
+    "time_limit": 480,
 }
 
 
@@ -401,9 +401,9 @@ def _here(task: Task[..., None], memory: Memory, session_id: int, **arguments: A
 def time_limits(memory: Memory) -> tuple[int, int]:
     """Return the soft and the hard time limit, in seconds, of a task that folds a session of ``memory``.
 
-    A run compares its time with ``max_run_seconds`` after each chunk, and a chunk takes at most two model calls.
+    A run compares its time with ``max_run_seconds`` after each chunk, and a chunk takes at most three model calls.
     """
     models = [model for model in (memory.model, memory.fallback) if model is not None]
     call = max((model.deadline for model in models), default=0.0)
-    soft = math.ceil(memory.options.max_run_seconds + 2 * call + 30)
+    soft = math.ceil(memory.options.max_run_seconds + 3 * call + 30)
     return soft, soft + 30

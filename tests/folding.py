@@ -10,7 +10,7 @@ from typing import Any
 from django_convmemory import models
 from django_convmemory.chat_models.base import ChatRequest, ChatResponse
 from django_convmemory.memory import ConversationSummaryBufferMemory
-from django_convmemory.messages import ChatMessage
+from django_convmemory.messages import ChatMessage, spoken
 from django_convmemory.operations.handles import ConversationMemory
 from django_convmemory.scheduling import NullScheduler
 from django_convmemory.store.either import Store
@@ -21,7 +21,7 @@ MARKER = re.compile(r"\[\[(\d+)\]\]")
 
 @dataclasses.dataclass
 class MarkerModel:
-    """Calls ``meanwhile``, then answers with the markers in its prompt."""
+    """Calls ``meanwhile``, then answers with the markers in its prompt, or if it has none, with a part of the texts."""
 
     meanwhile: Callable[[ChatRequest], Any] = lambda request: None
     name: str = "marker"
@@ -31,11 +31,18 @@ class MarkerModel:
     def chat(self, request: ChatRequest) -> ChatResponse:
         self.requests.append(request)
         self.meanwhile(request)
-        text = request.messages[-1].text
-        return ChatResponse(ChatMessage.ai("seen " + " ".join(f"[[{mark}]]" for mark in MARKER.findall(text))))
+        marks = " ".join(f"[[{mark}]]" for mark in MARKER.findall(request.messages[-1].text))
+        return ChatResponse(ChatMessage.ai(f"seen {_without_marks(request, marks)}{marks}"))
 
     async def achat(self, request: ChatRequest) -> ChatResponse:
         return self.chat(request)
+
+
+def _without_marks(request: ChatRequest, marks: str) -> str:
+    assert request.fold is not None
+    known = MARKER.sub("", request.fold.previous.removeprefix("seen ")).strip()[:200]
+    turns = "" if marks else " ".join(map(spoken, request.fold.turns))[:300]
+    return f"{known} {turns}".lstrip()
 
 
 def build(

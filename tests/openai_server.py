@@ -29,6 +29,7 @@ from typing import Any, Self
 
 PATHS = ("/chat/completions", "/responses", "/messages")
 MARKER = re.compile(r"\[\[[^\[\]]*\]\]")
+TURN = re.compile(r"^\[(?:user|assistant)\] (.{1,80})", re.MULTILINE)
 
 KINDS: dict[str, Callable[[_Handler, Behaviour, dict[str, Any]], None]] = {}
 
@@ -174,7 +175,9 @@ def completion(behaviour: Behaviour, body: dict[str, Any], **message: Any) -> di
     """Return the chat completion that answers ``body``; ``message`` replaces fields of its message."""
     text = behaviour.text(body) if callable(behaviour.text) else behaviour.text
     if text is None:
-        text = " ".join(dict.fromkeys(MARKER.findall(prompt(body)))) or "Nothing was marked."
+        # Without markers, it says how some turns begin, so that it is a summary of them.
+        said = dict.fromkeys(MARKER.findall(prompt(body))) or TURN.findall(prompt(body))[:9] or ["Nothing was marked."]
+        text = " ".join(said)
     content = {"role": "assistant", "content": text, "refusal": None} | message
     # No tokenizer: about four characters a token is near enough for a count that only has to be there.
     tokens = {"prompt_tokens": len(prompt(body)) // 4 + 1, "completion_tokens": len(text) // 4 + 1}

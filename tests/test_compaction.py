@@ -267,11 +267,11 @@ def test_a_bad_answer_leaves_the_old_summary_and_the_session_due(answer: Any) ->
 
 
 def test_a_text_over_the_cap_is_asked_for_again_shorter() -> None:
-    model = ScriptedChatModel(["word " * 400, "short enough"])
+    model = ScriptedChatModel(["word " * 400, "short words"])
     memory = build(model, max_summary_tokens=50)
     talk(memory, 10)
     assert memory.compact("s") == "published"
-    assert (versions()[0].text, versions()[0].shortened) == ("short enough", False)
+    assert (versions()[0].text, versions()[0].shortened) == ("short words", False)
     assert outcomes() == ["shorten", "published"]
     assert "too long" in model.requests[1].messages[-1].text
     fold = model.requests[1].fold

@@ -149,7 +149,7 @@ def test_repeated_kills_reach_the_fallback() -> None:
 
 def test_a_refusal_of_one_chunk_reaches_the_fallback_for_that_chunk_alone() -> None:
     refusals: list[Any] = [exceptions.ContentRefused("no"), "I'm sorry, but I can't help with that."]
-    model = ScriptedChatModel(["one", *refusals, "four"])
+    model = ScriptedChatModel(["one word", *refusals, "four words"])
     memory = build(model, max_chunk_tokens=100, fallback=ExtractiveChatModel(), limit=100)
     talk(memory, 34)
     assert memory.compact("s") == "published"

@@ -23,7 +23,7 @@ MESSAGES = [ChatMessage.human("One two three. " * 20), ChatMessage.ai("Four five
 
 
 def build(limit: int = 300) -> ConversationSummaryBufferMemory:
-    model = ScriptedChatModel(["They counted."] * 10)
+    model = ScriptedChatModel(["They counted to three."] * 10)
     return ConversationSummaryBufferMemory(ORMStore(), model, limit, scheduler=NullScheduler())
 
 

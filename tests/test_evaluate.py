@@ -75,7 +75,7 @@ def test_a_session_without_a_summary_is_left_out() -> None:
 
 
 def test_a_redacted_message_has_said_nothing() -> None:
-    memory = folded(REPLIES[0], "They talked of a parcel.", "They talked.", *["They met."] * 3)
+    memory = folded(REPLIES[0], "They talked of a parcel.", "They talked.", *["They met, word for word."] * 3)
     memory.redact("s", 1)
     assert memory.compact("s") == "published"
     evaluation = evaluate(session())

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture
 def folded(convmemory: ScriptedMemories) -> models.Session:
     """A conversation whose older messages are folded into versions 1 and 2 of the summary."""
-    convmemory.reply("the first summary", "the second summary")
+    convmemory.reply("the first words", "the second words")
     session = memories["default"].session("long")
     session.append(ChatMessage.system("Be kind."))
     for number in range(2):

@@ -20,12 +20,13 @@ from django_convmemory.fold.run import Outcome
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.handles import ConversationMemory
+from django_convmemory.rules.pause import Reason
 from django_convmemory.rules.values import Claim
 from django_convmemory.search import indexing
 from django_convmemory.store.either import Store
 from django_convmemory.store.in_memory import InMemoryStore
 from tests.folding import MarkerModel, build
-from tests.outages import MINUTE, Provider, Simulation
+from tests.outages import MINUTE, Provider, Simulation, pause_alias
 
 pytestmark = pytest.mark.django_db
 
@@ -141,6 +142,16 @@ def test_sessions_without_an_owner_give_way_to_each_other(store: Store) -> None:
     memory = build(MarkerModel(), store=store, max_chunk_tokens=100)
     first, _ = due(memory, "a"), due(memory, "b")
     assert memory.compact_id(first).again
+
+
+def test_nobody_gives_way_to_sessions_of_a_paused_alias(store: Store) -> None:
+    memory = build(MarkerModel(), store=store, max_chunk_tokens=100)
+    paused = build(MarkerModel(), store=store, alias="paused")
+    memory.aliases = ("default", "paused")
+    mine, _ = due(memory, "a", visitor="v"), due(paused, "b", visitor="w")
+    assert memory.compact_id(mine).again
+    pause_alias(store, Reason.MISCONFIGURED, "401", alias="paused")
+    assert not memory.compact_id(mine).again
 
 
 def test_a_person_has_so_many_workers_while_others_wait(store: Store) -> None:

@@ -208,7 +208,7 @@ def test_a_run_indexes_for_thirty_seconds_and_the_next_one_goes_on(monkeypatch: 
     clock = Clock()
     monkeypatch.setattr(indexing, "time", clock)
     store = SlowStore(clock)
-    model = ScriptedChatModel(["They talked."] * 50)
+    model = ScriptedChatModel(["They talked of herons."] * 50)
     memory = folding.build(model, 100, store=store)
     say(memory, 750)
     # The third portion ends after 36 seconds.

@@ -81,7 +81,7 @@ def test_a_table_is_moved_over_and_a_second_run_goes_on(
     ]
     assert moved == [(row.text, row.created_at) for row in old]
     assert models.Session.objects.due().count() == 3
-    convmemory.reply(*["They counted."] * 3)
+    convmemory.reply(*["They counted words."] * 3)
     assert convmemory.run() == ["published"] * 3
     assert list(integrity.check(models.Session.objects.all())) == []
 

@@ -36,7 +36,7 @@ def talk(convmemory: ScriptedMemories, key: str) -> None:
     for number in range(12):
         memory.append(key, ChatMessage.human(f"第{number}个问题。" * 10), ChatMessage.ai("An answer. " * 8))
     memory.append(key, ChatMessage.ai(tool_calls=[call("c")]), ChatMessage.tool("done", "c"))
-    convmemory.reply("Questions were asked, 一个 after the other.")
+    convmemory.reply("Questions were asked, 一个 after the other, and answered: 问题。")
     assert convmemory.run() == ["published"]
 
 

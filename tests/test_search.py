@@ -351,7 +351,7 @@ def test_without_an_index_a_search_sees_the_newest_messages_and_says_so(store: A
 @pytest.mark.django_db
 def test_recall_takes_two_statements_and_append_none() -> None:
     memory = ConversationSummaryBufferMemory(
-        ORMStore(), ScriptedChatModel(["They talked."] * 50), 200, scheduler=NullScheduler()
+        ORMStore(), ScriptedChatModel(["They talked of a heron."] * 50), 200, scheduler=NullScheduler()
     )
     for number in range(60):
         memory.append("s", ChatMessage.human(f"The heron stood at place {number}, far away from the river."))

@@ -43,7 +43,7 @@ def memory(request: pytest.FixtureRequest) -> ConversationSummaryBufferMemory:
 
 
 def built(store: Store) -> ConversationSummaryBufferMemory:
-    model = ScriptedChatModel(["A summary."] * 9)
+    model = ScriptedChatModel(["A word."] * 9)
     return ConversationSummaryBufferMemory(store, model, 200, scheduler=NullScheduler())
 
 

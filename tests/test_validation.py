@@ -31,7 +31,6 @@ def checked(text: Any, **response: Any) -> str:
         "“What is Rust?” was Anna's first question.",
         "Ok was all that Anna said.",
         "None of the flights suited Anna; she takes the train.",
-        "No",
         "No summary was given so far; Anna asked for one.",
         "42",
         '{"summary": "Anna asked about Rust.", "open": []}',
@@ -72,7 +71,9 @@ def test_summaries_pass(text: str) -> None:
     assert checked(text) == text
 
 
-@pytest.mark.parametrize("text", ["", " ", "\n\t", "...", "---", "…", "“”", "\u200b", "\x00\x07", "🙂", "`"])
+@pytest.mark.parametrize(
+    "text", ["-" * 30_000 + "ab", "", " ", "\n\t", "...", "---", "…", "“”", "\u200b", "\x00\x07", "🙂", "`"]
+)
 def test_blank_is_no_summary(text: str) -> None:
     response = ChatResponse(ChatMessage.restore("assistant", text, "chat"))
     with pytest.raises(BadModelOutput, match="blank"):
@@ -85,7 +86,25 @@ def test_nothing_is_no_summary() -> None:
 
 
 @pytest.mark.parametrize(
-    "word", ["none", "null", "nil", "n/a", "NA", "NaN", "undefined", "empty", "no summary", "nothing", "无", "没有"]
+    "word",
+    [
+        "none",
+        "null",
+        "nil",
+        "n/a",
+        "NA",
+        "NaN",
+        "undefined",
+        "empty",
+        "no summary",
+        "nothing",
+        "No",
+        "yes",
+        "done",
+        "无",
+        "没有",
+        "好的",
+    ],
 )
 @pytest.mark.parametrize(
     "around",
@@ -296,14 +315,21 @@ def test_content_parts_and_a_null_refusal_pass() -> None:
     assert validate.checked(ChatResponse(message)) == SUMMARY
 
 
-@pytest.mark.parametrize(
-    "text", ["-" * 30_000 + "ab", " " * 30_000 + "a" * 3, "{" * 30_000 + "ab", "a b " * 8_000, "error " * 6_000]
-)
+@pytest.mark.parametrize("text", [" " * 30_000 + "a" * 3, "a b " * 8_000, "error " * 6_000])
 def test_odd_texts_are_read_in_one_go(text: str) -> None:
     assert validate.checked(ChatResponse(ChatMessage.ai(text))) == text.strip()
 
 
-@pytest.mark.parametrize("text", ["error" + " " * 150_000 + "x y", "\n" * 150_000 + "</think>", "1 " * 150_000])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "error" + " " * 150_000 + "x y",
+        "\n" * 150_000 + "</think>",
+        "1 " * 150_000,
+        "{" * 30_000 + "ab",
+        "```\n" * 40_000,
+    ],
+)
 def test_hostile_texts_are_read_in_one_go_too(text: str) -> None:
     with contextlib.suppress(BadModelOutput):
         validate.checked(ChatResponse(ChatMessage.ai(text)))

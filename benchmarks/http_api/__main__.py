@@ -89,7 +89,7 @@ def prepare(count: int) -> tuple[list[str], str]:
 
     call_command("migrate", verbosity=0)
     anna = User.objects.create_user("anna")
-    memory = ConversationSummaryBufferMemory(ORMStore(), ScriptedChatModel(["a summary " * 100] * 1000), 2000)
+    memory = ConversationSummaryBufferMemory(ORMStore(), ScriptedChatModel(["a word " * 100] * 1000), 2000)
     for number in range(count):
         for _ in range(35):
             memory.session(f"s{number}", owner=anna).append(ChatMessage.human(TURN), ChatMessage.ai(TURN))

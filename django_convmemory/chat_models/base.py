@@ -47,6 +47,8 @@ class FoldData:
 
     ``days`` has the day of each turn, in the time zone of the site. A day that is not known is None, and if none is
     known, ``days`` is empty. Raises ValueError if ``days`` has another length than ``turns``.
+
+    ``fence`` is the word of the prompt that occurs in none of these texts, or "".
     """
 
     previous: str
@@ -54,6 +56,7 @@ class FoldData:
     max_tokens: int
     count: Callable[[str], int]
     days: Sequence[dt.date | None] = ()
+    fence: str = ""
 
     def __post_init__(self) -> None:
         if self.days and len(self.days) != len(self.turns):

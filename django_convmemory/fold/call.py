@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from django_convmemory import exceptions
 from django_convmemory.chat_models.base import ChatModel, ChatRequest, ChatResponse
-from django_convmemory.fold import quoting, validate
+from django_convmemory.fold import quoting, replacing, validate
 from django_convmemory.fold.base import Fold, LeaseLost, Steps
 from django_convmemory.fold.chunk import Chunk
 from django_convmemory.messages import spoken
@@ -93,7 +93,9 @@ def ask(fold: Fold, chunk: Chunk, model: ChatModel, request: ChatRequest) -> Ste
         response = yield ModelCall(
             model=model, request=request, alias=fold.run.alias, public_id=fold.run.public_id, by_fallback=by_fallback
         )
-        text = _quoted(fold, chunk, model, validate.checked(response))
+        text = validate.checked(response)
+        judge(model, request, text)
+        text = _quoted(fold, chunk, model, text)
     except Exception as error:  # noqa: BLE001  raised again once it is recorded
         failure = error
     answer = Answer(model, response, text, time.monotonic() - began)
@@ -106,6 +108,14 @@ def ask(fold: Fold, chunk: Chunk, model: ChatModel, request: ChatRequest) -> Ste
         failure = exceptions.ModelUnavailable(f"The fallback model is misconfigured: {failure}")
     record(fold, chunk, answer, _outcome_of(failure), failure)
     raise failure
+
+
+def judge(model: ChatModel, request: ChatRequest, text: str) -> None:
+    """Raise :class:`~django_convmemory.exceptions.BadModelOutput` if ``text`` may not replace what it summarizes."""
+    # An extractive model says nothing of its own. It may choose a line without a telling word.
+    if request.fold is not None and not getattr(model, "quotes_labels", False):
+        replacing.check_is_no_echo(text, request)
+        replacing.check(text, request.fold.previous, request.fold.turns)
 
 
 def _quoted(fold: Fold, chunk: Chunk, model: ChatModel, text: str) -> str:

@@ -19,6 +19,8 @@ from django_convmemory.tokens import TokenCounter
 
 # Models write more than they are asked for, so the prompt asks for this share of the limit.
 AIM = 0.6
+# So many characters of an answer that is no summary are shown to the model again.
+_LONGEST_QUOTE = 1000
 _SAMPLE = "The customer asked on Monday about order 4711; the agent promised a refund of 20 euros by Friday morning."
 
 
@@ -47,7 +49,14 @@ class Requests:
             fence=transcript.fence(previous, text, self.options.instructions),
             instructions=self.options.instructions,
         )
-        fold = FoldData(previous=previous, turns=turns, days=days, max_tokens=max_tokens, count=self.count)
+        fold = FoldData(
+            previous=previous,
+            turns=turns,
+            days=days,
+            max_tokens=max_tokens,
+            count=self.count,
+            fence=material.fence,
+        )
         return ChatRequest(_coerced(self.prompts.fold(material)), fold)
 
     def shorten(self, text: str, *, max_tokens: int) -> ChatRequest:
@@ -58,8 +67,15 @@ class Requests:
             fence=transcript.fence(text, self.options.instructions),
             instructions=self.options.instructions,
         )
-        fold = FoldData(previous=text, turns=(), max_tokens=max_tokens, count=self.count)
+        fold = FoldData(previous=text, turns=(), max_tokens=max_tokens, count=self.count, fence=material.fence)
         return ChatRequest(_coerced(self.prompts.shorten(material)), fold)
+
+    def again(self, request: ChatRequest, answer: str, reason: str) -> ChatRequest:
+        """Return ``request`` with an ``answer`` that is no summary, and the ``reason`` why it is none."""
+        said = ChatMessage.ai(answer[:_LONGEST_QUOTE])
+        return ChatRequest(
+            [*request.messages, said, ChatMessage.human(f"{reason} Write the new summary.")], request.fold
+        )
 
     def count(self, text: str) -> int:
         """Return the tokens of a summary with this text in a context."""

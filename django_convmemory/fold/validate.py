@@ -13,7 +13,9 @@ from django_convmemory.messages import check_text
 # A whole answer that is one of these words.
 _SENTINELS = frozenset(
     {"none", "null", "nil", "nan", "n/a", "na", "undefined", "empty", "error", "no summary", "nothing", "ok"}
-    | {"无", "没有", "空"}
+    | {"done", "yes", "no", "sure", "okay", "understood", "success", "true", "false", "todo", "tbd", "noted", "ready"}
+    | {"(no changes)", "no changes", "unchanged", "erledigt", "verstanden", "hecho", "entendido", "fait", "compris"}
+    | {"无", "没有", "空", "好的", "好", "完成", "已完成", "明白", "收到", "是", "否"}
 )
 _MAX_SENTINEL_LENGTH = 40
 _PUNCTUATION_AROUND = re.compile(r"^[\W_]+|[\W_]+$")
@@ -92,7 +94,9 @@ _LEFTOVERS = re.compile(
 _NO_SUMMARY = re.compile(
     r"""\W*(?:the\ )?(?:new\ |updated\ )?summary\W*$ | \W*(?:摘要|总结)\W*$
     | there\ (?:is|was)\ (?:nothing|no\ (?:conversation|content|text))\b[^.]{0,60}\.?$
-    | please\ (?:provide|share|paste)\b | 请提供""",
+    | please\ (?:provide|share|paste)\b | 请提供
+    | [^\n]{,80}[:：][\s*_"'”`]*$  # It announces the summary, and ends.
+    """,
     re.IGNORECASE | re.VERBOSE,
 )
 # A first line that is an error message as a whole. "HTTP 500 errors have plagued the shop" is not.
@@ -113,6 +117,9 @@ _ERROR = re.compile(
 _ERROR_KEYS = frozenset({"error", "errors", "detail"})
 _STATUS_KEYS = frozenset({"code", "object", "status", "statusCode", "type"})
 _THINK, _THINK_END = "<think>", "</think>"
+_CODE_FENCE = re.compile(r"(`{3,})[\w-]*\n((?:(?!```).)*)\1", re.DOTALL)
+# A text has a letter or a digit in so many characters.
+_CHARACTERS_PER_LETTER = 20
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 # A longer answer is no summary, and scanning it would take long. In characters, as all lengths here.
 _MAX_LENGTH = 200_000
@@ -140,21 +147,23 @@ def checked(response: ChatResponse) -> str:
             f"The answer was {len(response.message.text)} characters long. At most {_MAX_LENGTH} are allowed."
         )
     text = _CONTROL.sub(" ", _without_thoughts(response.message.text)).strip()
+    if fenced := _CODE_FENCE.fullmatch(text):
+        text = fenced[2].strip()
     try:
         check_text(text, "The answer")
     except InvalidMessage as error:
         raise BadModelOutput(str(error)) from None
-    _refuse(text)
+    refuse(text)
     return text
 
 
-def _refuse(text: str) -> None:
+def refuse(text: str) -> None:
     """Raise an error if ``text`` is not a summary."""
     if text.startswith(_THINK):
         raise BadModelOutput("The answer was cut off while the model was thinking.")
     if len(text) < _MAX_SENTINEL_LENGTH and _PUNCTUATION_AROUND.sub("", text).casefold() in _SENTINELS:
         raise BadModelOutput(f"The answer was {text[:20]!r} instead of a summary.")
-    if sum(character.isalnum() for character in text) < 2:
+    if sum(character.isalnum() for character in text) < max(2, len(text) / _CHARACTERS_PER_LETTER):
         raise BadModelOutput("The answer was blank.")
     if _MARKUP.match(text) or _LEFTOVERS.match(text) or _is_error(text):
         raise BadModelOutput("The answer was an error message or markup instead of a summary.")

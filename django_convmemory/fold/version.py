@@ -8,7 +8,7 @@ from typing import Any
 
 from django_convmemory import exceptions
 from django_convmemory.chat_models.base import ChatModel
-from django_convmemory.fold import call, identifiers, validate
+from django_convmemory.fold import call, identifiers, replacing, validate
 from django_convmemory.fold.base import Fold, LeaseLost, Steps
 from django_convmemory.fold.chunk import Chunk
 from django_convmemory.fold.request import Requests
@@ -33,7 +33,10 @@ def write(fold: Fold, chunk: Chunk, model: ChatModel) -> Steps[None]:
     room = _room(requests, known)
     cap = fold.memory.options.summary_tokens - room
     request = requests.fold(fold.previous, chunk.turns, part=chunk.part, max_tokens=cap)
-    answer = yield from call.ask(fold, chunk, model, request)
+    try:
+        answer = yield from call.ask(fold, chunk, model, request)
+    except replacing.TooLittle as error:
+        answer = yield from call.ask(fold, chunk, model, requests.again(request, error.text, str(error)))
     text, is_recorded = answer.text, False
     if requests.count(text) > cap:
         call.record(fold, chunk, answer, AttemptOutcome.SHORTEN)
@@ -42,11 +45,15 @@ def write(fold: Fold, chunk: Chunk, model: ChatModel) -> Steps[None]:
         except exceptions.ChatModelError:
             is_recorded = True  # Use the first answer.
         text = validate.fitting(answer.text, lambda text: requests.count(text) <= cap)
-        if not text:
-            error = exceptions.BadModelOutput("Not even the beginning of the answer fits into max_summary_tokens.")
+        try:
+            if not text:
+                raise exceptions.BadModelOutput("Not even the beginning of the answer fits into max_summary_tokens.")
+            validate.refuse(text)
+            call.judge(model, request, text)
+        except exceptions.ChatModelError as error:
             if not is_recorded:
                 call.record(fold, chunk, answer, AttemptOutcome.BAD_OUTPUT, error)
-            raise error
+            raise
     by_fallback = model is fold.memory.fallback
     was_unavailable = fold.own_error is None or isinstance(fold.own_error, exceptions.ModelUnavailable)
     version = _version(

@@ -752,7 +752,7 @@ class InMemoryStore:
         return sum(scope.who in [of.who for of in _scopes(session, claims=1)] for session in leased)
 
     def others_wait(self, scope: Scope, aliases: tuple[str, ...]) -> bool:
-        waiting = [session for alias in aliases for session in self._free(alias)]
+        waiting = [session for alias in aliases if not self.pause_of(alias).holds for session in self._free(alias)]
         return any(scope.who not in [of.who for of in _scopes(session)] for session in waiting)
 
     def following(self, claim: Claim) -> int | None:

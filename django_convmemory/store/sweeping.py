@@ -234,7 +234,9 @@ def _leased(using: str) -> compiled.Selection:
 @compiled.once
 def _waiting_of_others(using: str, whose: str, aliases: tuple[str, ...]) -> compiled.Selection:
     waiting = models.Session.objects.using(using).due().unleased().ready().filter(alias__in=aliases)
-    return compiled.selection(waiting.exclude(_OF_SCOPE[whose])[:1], "pk")
+    # What waits for a model that does not answer waits for no worker.
+    paused = models.AliasState.objects.using(using).paused().values("alias")
+    return compiled.selection(waiting.exclude(_OF_SCOPE[whose]).exclude(alias__in=paused)[:1], "pk")
 
 
 @compiled.once

@@ -31,7 +31,7 @@ def fold(session: SessionHandle, convmemory: ScriptedMemories, times: int) -> No
     for _ in range(times):
         while not convmemory.queued:
             session.append(ChatMessage.human("word " * 20))
-        convmemory.reply("a summary")
+        convmemory.reply("many words")
         assert convmemory.run() == ["published"]
 
 

@@ -54,7 +54,7 @@ def test_the_overview_of_an_empty_database() -> None:
 
 def test_saved_tokens_are_the_history_without_the_context(convmemory: ScriptedMemories) -> None:
     convmemory.allow_unused_replies = True
-    convmemory.reply("They spoke.", "They spoke on.")
+    convmemory.reply("They spoke words.", "They spoke more words.")
     sessions = [memories["default"].session(str(number)) for number in range(3)]
     for number, session in enumerate(sessions):
         session.append(ChatMessage.system("Be kind."))

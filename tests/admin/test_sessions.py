@@ -249,7 +249,7 @@ def test_the_number_of_statements_does_not_grow_with_the_conversation(
 ) -> None:
     long = memories["default"].session("long", owner=anna)
     long.append(ChatMessage.system("Be kind."))
-    convmemory.reply(*["a summary"] * 60)
+    convmemory.reply(*["many words"] * 60)
     for _ in range(4):
         long.append(*[ChatMessage.human("word " * 20) for _ in range(250)])
         convmemory.run()
@@ -268,7 +268,7 @@ def test_the_chart_shows_what_was_sent_at_each_position(anna: User, convmemory: 
     while models.Summary.objects.filter(session__key="long").count() < 20:
         long.append(*[ChatMessage.human("word " * 20) for _ in range(6)])
         if convmemory.queued:
-            convmemory.reply("a summary")
+            convmemory.reply("many words")
             convmemory.run()
     page = SessionPage(models.Session.objects.with_clock().get(key="long"))
     assert page.chart
@@ -307,7 +307,7 @@ def test_pages_of_a_long_conversation(anna: User, client: Client) -> None:
 def test_pages_of_the_summaries(anna: User, convmemory: ScriptedMemories, client: Client) -> None:
     long = memories["default"].session("long", owner=anna)
     for number in range(5):
-        convmemory.reply(f"summary {number}")
+        convmemory.reply(f"word {number}")
         long.append(*[ChatMessage.human("word " * 20) for _ in range(10)])
         convmemory.run()
 
@@ -395,9 +395,9 @@ def test_each_action_takes_its_permission_and_is_logged(
     elif work == "delete":
         assert not models.Session.objects.exists()
     elif work == "rebuild":
-        convmemory.reply("made anew", "and more")
+        convmemory.reply("word made anew", "and more words")
         assert convmemory.run()[0] == "published"
-        assert models.Summary.objects.filter(text="made anew").exists()
+        assert models.Summary.objects.filter(text="word made anew").exists()
     else:
         assert [job.session_id for job in convmemory.queued] == [row_of(chat).pk]
 

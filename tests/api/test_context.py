@@ -23,7 +23,7 @@ from tests.chunks import Killed
 @pytest.fixture
 def folded(anna: User, convmemory: ScriptedMemories) -> SessionHandle:
     """A conversation whose older messages are folded into versions 1 and 2 of the summary."""
-    convmemory.reply("the first summary", "the second summary")
+    convmemory.reply("the first words", "the second words")
     session = memories["default"].session("long", owner=anna)
     session.append(ChatMessage.system("Be kind."))
     for number in range(2):
@@ -39,7 +39,7 @@ def test_the_context_is_what_load_returns(api: APIClient, folded: SessionHandle)
     assert [part["message"] for part in body["messages"]] == context.to_openai()
     assert [part["part"] for part in body["messages"][:2]] == ["pinned", "summary"]
     assert sum(part["tokens"] for part in body["messages"]) == body["tokens"] == context.tokens
-    assert (body["summary"], body["covered_position"]) == ("the second summary", row_of(folded).covered_position)
+    assert (body["summary"], body["covered_position"]) == ("the second words", row_of(folded).covered_position)
     assert (body["omitted"], body["over_budget"], body["pending"]) == (0, False, False)
     assert api.get(url_of(folded, "context/?format=openai")).json()["messages"] == context.to_openai()
     assert api.get(url_of(folded, "context/?format=text")).json()["text"] == context.to_text()
@@ -91,7 +91,7 @@ def test_what_cannot_be_recalled_is_refused(api: APIClient, chat: SessionHandle,
 def test_the_versions_of_the_summary_are_listed(api: APIClient, folded: SessionHandle) -> None:
     listed = api.get(url_of(folded, "summaries/")).json()["results"]
     assert [summary["version"] for summary in listed] == [2, 1]
-    assert [summary["text"] for summary in listed] == ["the second summary", "the first summary"]
+    assert [summary["text"] for summary in listed] == ["the second words", "the first words"]
     assert listed[0]["parent_version"] == 1
     assert listed[0]["first_position"] == listed[1]["last_position"] + 1
     assert api.get(url_of(folded, "summaries/1/")).json() == listed[1]
@@ -110,7 +110,7 @@ def test_the_status_shows_what_compaction_has_to_do(
     assert before["due_since"] is not None
     counters = row_of(chat).counters
     assert before["lag"] == {"messages": 10, "tokens": counters.unpinned_tokens}
-    convmemory.reply("a summary")
+    convmemory.reply("many words")
     convmemory.run()
     after = api.get(url_of(chat, "status/")).json()
     assert (after["state"], after["due_since"], after["current_version"]) == ("idle", None, 1)
@@ -136,7 +136,7 @@ def test_a_worker_folds_after_a_request_to_compact(
 ) -> None:
     chat.append(*[ChatMessage.human("word " * 50) for _ in range(8)])
     convmemory._queue.clear()
-    convmemory.reply("a summary")
+    convmemory.reply("many words")
     asked = api.post(url_of(chat, "compact/"), {})
     assert asked.status_code == 202
     assert api.get(asked["Location"]).json()["state"] == "due"
@@ -147,11 +147,11 @@ def test_a_worker_folds_after_a_request_to_compact(
 def test_a_worker_rebuilds_the_summary_after_a_request(
     api: APIClient, folded: SessionHandle, convmemory: ScriptedMemories
 ) -> None:
-    convmemory.reply("rebuilt")
+    convmemory.reply("rebuilt words")
     assert api.post(url_of(folded, "rebuild/"), {}).status_code == 202
-    assert folded.load().summary == "the second summary"
+    assert folded.load().summary == "the second words"
     assert convmemory.run() == ["published"]
-    assert folded.load().summary == "rebuilt"
+    assert folded.load().summary == "rebuilt words"
     explained = explain.explain(memories["default"], row_of(folded), folded.load())
     assert {message.version for message in explained if message.disposition == "folded"} == {3}
 

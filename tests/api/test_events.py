@@ -161,7 +161,7 @@ def change(chat: SessionHandle, convmemory: ScriptedMemories, chance: random.Ran
         case "appending":
             chat.append(*[ChatMessage.human("word " * 30) for _ in range(chance.randint(1, 4))])
         case "folding":
-            convmemory.reply(*["a summary"] * 9)
+            convmemory.reply(*["many words"] * 9)
             convmemory.run()
         case "redacting" if count:
             chat.redact(chance.randint(1, count))

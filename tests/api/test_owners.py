@@ -105,7 +105,7 @@ def dump_tables() -> str:
 def mine(anna: User, convmemory: ScriptedMemories) -> SessionHandle:
     """A folded conversation that anna owns."""
     session = memories["default"].session("mine", owner=anna)
-    convmemory.reply("a summary")
+    convmemory.reply("a secret summary")
     session.append(ChatMessage.human("a secret " * 20, id=uuid.UUID(FIRST)))
     session.append(*[ChatMessage.human("a secret " * 20) for _ in range(9)])
     convmemory.run()

@@ -84,7 +84,7 @@ def sizes(anna: User, convmemory: ScriptedMemories) -> list[str]:
         session.append(ChatMessage.human("word " * 30, id=uuid.UUID(FIRST)))
         for start in range(1, size, 500):
             session.append(*[ChatMessage.human("word " * 30) for _ in range(min(500, size - start))])
-        convmemory.reply(*["a summary"] * 20)
+        convmemory.reply(*["many words"] * 20)
         convmemory.run()
         addresses.append(f"{ROOT}{models.Session.objects.get(key=session.key).public_id}/")
         for number in range(size // 10):

@@ -653,7 +653,13 @@ WHERE ("convmemory_session"."due_since" IS NOT NULL
     AND ("convmemory_session"."next_attempt_at" IS NULL
         OR "convmemory_session"."next_attempt_at" <= (CLOCK_TIMESTAMP()))
     AND "convmemory_session"."alias" IN (%s)
-    AND NOT ("convmemory_session"."id" = (%s))) LIMIT 1;
+    AND NOT ("convmemory_session"."id" = (%s))
+    AND NOT ("convmemory_session"."alias" IN (
+            SELECT U0."alias" AS "alias"
+            FROM "convmemory_aliasstate" U0
+            WHERE (NOT (U0."reason" = %s)
+                AND (U0."paused_until" > (CLOCK_TIMESTAMP())
+                    OR U0."reason" IN (%s, %s)))))) LIMIT 1;
 
 -- unqueue (1 of 2)
 SELECT "convmemory_session"."id" AS "pk"

@@ -641,7 +641,14 @@ WHERE ("convmemory_session"."due_since" IS NOT NULL
         OR "convmemory_session"."next_attempt_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') ||
             '000', '.000000', '')))
     AND "convmemory_session"."alias" IN (%s)
-    AND NOT ("convmemory_session"."id" = (%s))) LIMIT 1;
+    AND NOT ("convmemory_session"."id" = (%s))
+    AND NOT ("convmemory_session"."alias" IN (
+            SELECT U0."alias" AS "alias"
+            FROM "convmemory_aliasstate" U0
+            WHERE (NOT (U0."reason" = %s)
+                AND (U0."paused_until" > (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000',
+                    '.000000', ''))
+                    OR U0."reason" IN (%s, %s)))))) LIMIT 1;
 
 -- unqueue
 UPDATE "convmemory_session"

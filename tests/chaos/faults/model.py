@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 from django_convmemory import models
 from django_convmemory.memory import memories
 from django_convmemory.rules.pause import Reason
+from tests.bad_answers import BAD
 from tests.chaos.faults.registry import Heading, fault
-from tests.chaos.runs import Run
+from tests.chaos.runs import Run, in_threads
 from tests.chaos.site import DEADLINE
 from tests.openai_server import MARKER, Behaviour, prompt
 
@@ -67,6 +69,21 @@ model_behaves(
     Behaviour("cut_off"),
     Behaviour("unfinished"),
 )
+
+
+@fault(Heading.MODEL, "Its answers have nothing of the conversation: `Done.`, a busy message, or the request itself.")
+def bad_answers(run: Run) -> None:
+    """Each session has a good summary by then. The marks say whether it was replaced."""
+    talks = run.some_talks()
+    for talk in talks:
+        while len(MARKER.findall(talk.session.load().summary or "")) < 25:
+            run.until_due(talk)
+            run.until(lambda talk=talk: run.folded(talk), "it is folded")  # type: ignore[misc]
+    kinds = [texts for kind, languages in BAD.items() if kind != "nothing in a form" for texts in languages.values()]
+    answers = [Behaviour(text=prompt), *(Behaviour(text=text) for texts in kinds for text in texts)]
+    run.site.model.queue(*run.rng.choices(answers, k=run.rng.randint(2, 9)))
+    in_threads(*[functools.partial(run.until_due, talk) for talk in talks])
+    run.until(lambda: not run.site.model.queued, "the model gives bad answers")
 
 
 @fault(Heading.MODEL, "Its summary is longer than `max_summary_tokens`.")
