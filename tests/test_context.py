@@ -9,7 +9,7 @@ from django_convmemory.context.assembly import Context, assemble
 from django_convmemory.context.wire import calls
 from django_convmemory.context.wire.chat import accepted_names
 from django_convmemory.exceptions import InvalidMessage
-from django_convmemory.messages import ChatMessage, spoken
+from django_convmemory.messages import ChatMessage, coerce, spoken
 from django_convmemory.rules import exchanges
 from django_convmemory.rules.counters import Counters, Entry
 from django_convmemory.rules.exchanges import NO_RESULT, MessageRef
@@ -367,7 +367,8 @@ def test_the_wire_form_is_that_of_the_messages(conversation: list[ChatMessage], 
     assert [message["role"] for message in merged].count("system") == 1
     assert merged[0]["role"] == "system"
     assert merged[1:] == context.to_openai()[len(leading) :]
-    assert all(part.message.text in str(merged[0]["content"]) for part in leading)
+    text = coerce(merged[0]).text
+    assert all(part.message.text in text for part in leading)
 
 
 def test_merged_system_messages_are_one_text() -> None:
