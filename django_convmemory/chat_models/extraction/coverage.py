@@ -257,7 +257,8 @@ class _Choice:
         return value / math.pow(self._cost(candidate), _LENGTH_EXPONENT)
 
     def _new_weight(self, candidate: Candidate) -> float:
-        return sum(weight for concept, weight in candidate.weights.items() if concept not in self.covered)
+        # The weights have the order of a set. math.fsum() adds them to the same in every process.
+        return math.fsum(weight for concept, weight in candidate.weights.items() if concept not in self.covered)
 
     def _cost(self, candidate: Candidate) -> int:
         cost = candidate.cost if candidate.day in self.days else candidate.cost + self.day_cost
