@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import datetime as dt
+import os
 import re
+import sys
 import threading
 import unicodedata
 from collections.abc import Callable, Sequence
@@ -18,6 +20,7 @@ from django_convmemory.chat_models import base, extractive
 from django_convmemory.chat_models.extraction import concepts, labels, sentences, statements
 from django_convmemory.messages import ChatMessage
 from django_convmemory.tokens import SummaryBufferEstimate, TokenBufferEstimate, Utf8TokenCounter
+from tests import processes
 
 COUNTERS: list[Callable[[str], int]] = [
     Utf8TokenCounter().count_text,
@@ -82,6 +85,24 @@ def test_a_repeated_statement_appears_once() -> None:
         ChatMessage.human("Yes, order 4711 arrived broken."),
     ]
     assert summarize(turns).count("4711") == 1
+
+
+# Sentences of topics that say as much as each other. Which of them is chosen must not depend on the order of a set.
+SUMMARY_OF_TOPICS = """
+from django_convmemory.chat_models import base, extractive
+from django_convmemory.messages import ChatMessage
+
+topics = [[3 * topic + 3 * letter for letter in "abcdefghi"] for topic in "abcdefghijklmnopqrst"]
+turns = [ChatMessage.human(" ".join(words[first:])) for words in topics for first in range(len(words))]
+print(extractive.summarize(base.FoldData(previous="", turns=turns, max_tokens=200, count=len)))
+"""
+
+
+@pytest.mark.slow
+def test_each_process_writes_the_same_text() -> None:
+    command = [sys.executable, "-c", SUMMARY_OF_TOPICS]
+    texts = {processes.output_of(command, environment={**os.environ, "PYTHONHASHSEED": seed}) for seed in "123"}
+    assert len(texts) == 1
 
 
 def test_roles_name_those_who_have_no_name() -> None:

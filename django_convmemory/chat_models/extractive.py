@@ -18,6 +18,7 @@ import asyncio
 import bisect
 import datetime as dt
 import itertools
+import math
 import operator
 from collections.abc import Iterable, Sequence
 
@@ -89,9 +90,9 @@ def summarize(fold: base.FoldData) -> str:
     if text:
         return text
     # No statement fits, or there are only pleasantries: use the beginning of the best statement, or of everything.
-    best = max(pool, key=lambda candidate: sum(candidate.weights.values()) * candidate.factor, default=None)
+    best = max(pool, key=lambda candidate: math.fsum(candidate.weights.values()) * candidate.factor, default=None)
     if best is not None:
-        statement = spoken[best.index]
+        statement = spoken[best.place]
         in_quotes = statement.quoted or statements.could_be_read_as_labelled(statement.text)
         return _beginning(statement.text, fold, in_quotes=in_quotes)
     return _beginning(" ".join([fold.previous, *(turn.text for turn in fold.turns)]), fold)

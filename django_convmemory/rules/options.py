@@ -108,8 +108,8 @@ class Options:
         return self.max_context_tokens or MAX_CONTEXT_TOKENS
 
     def summary_message(self, text: str) -> ChatMessage:
-        """Return the message that shows a summary."""
-        return ChatMessage(self.summary_role, self.summary_prefix + text, kind="summary")
+        """Return the message that shows a summary. ``text`` is not checked: it is one, or a part of one."""
+        return ChatMessage.restore(self.summary_role, self.summary_prefix + text, "summary")
 
     def chunk_tokens(self, limit: int | None) -> int:
         """Return how many tokens of messages one model call folds if the limit is ``limit`` tokens."""

@@ -10,11 +10,12 @@ identifier, an amount, a date. They know no subjects.
 
 from __future__ import annotations
 
-import dataclasses
+import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 # Words without content: grammar, and words that are frequent in every chat. In lower case.
 _ENGLISH = """
@@ -63,17 +64,12 @@ _NUMBER_WEIGHT = 2.5
 _NAME_WEIGHT = 1.5
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Concepts:
-    """The concepts of one sentence: names in ``named``, those with digits in ``numbers``, the rest in ``plain``."""
+class Concepts(NamedTuple):
+    """The concepts of one sentence. Names are in ``named`` as well, and those with digits in ``numbers``."""
 
-    plain: frozenset[str]
+    all: frozenset[str]
     named: frozenset[str]
     numbers: frozenset[str]
-
-    @property
-    def all(self) -> frozenset[str]:
-        return self.plain | self.named | self.numbers
 
 
 def of(sentence: str, speakers: frozenset[str] = frozenset()) -> Concepts:
@@ -84,22 +80,20 @@ def of(sentence: str, speakers: frozenset[str] = frozenset()) -> Concepts:
     plain: set[str] = set()
     named: set[str] = set()
     numbers: set[str] = set()
-    for index, token in enumerate(_TOKEN.finditer(sentence)):
-        text = token.group()
-        if token.lastgroup == "number":
-            numbers.add(text)
-        elif token.lastgroup == "wide":
-            pairs = (text[i : i + 2] for i in range(len(text) - 1)) if len(text) > 1 else (text,)
+    for index, (number, wide, text) in enumerate(_TOKEN.findall(sentence)):
+        if number:
+            numbers.add(number)
+        elif wide:
+            pairs = (wide[i : i + 2] for i in range(len(wide) - 1)) if len(wide) > 1 else (wide,)
             plain.update(pair for pair in pairs if not _is_grammar(pair))
         elif len(text) <= _LONGEST_WORD:
-            word = text.lower().replace("’", "'")
-            word = word.removesuffix("'s")
+            word = text.lower().replace("’", "'").removesuffix("'s")
             if not word.isalpha() and any(character.isdigit() for character in word):
                 numbers.add(word)
             elif len(word) > 1 and word not in _WORDS and word not in speakers:
                 is_name = text[0].isupper() and (index > 0 or text[1:2].isupper())
                 (named if is_name else plain).add(word[:_STEM_LENGTH])
-    return Concepts(frozenset(plain - named), frozenset(named), frozenset(numbers))
+    return Concepts(frozenset().union(plain, named, numbers), frozenset(named), frozenset(numbers))
 
 
 def _is_grammar(pair: str) -> bool:
@@ -107,19 +101,15 @@ def _is_grammar(pair: str) -> bool:
     return pair in _PAIRS or not _CHARACTERS.isdisjoint(pair)
 
 
-def weights(sentences: Iterable[Concepts]) -> Mapping[str, float]:
+def weights(sentences: Sequence[Concepts]) -> Mapping[str, float]:
     """Return the weight of each concept of ``sentences``.
 
     The weight grows with the logarithm of the number of sentences that contain the concept: a conversation returns to
     its subject. Names and numbers weigh more, because a reader cannot reconstruct them.
     """
-    counts: Counter[str] = Counter()
-    named: Counter[str] = Counter()
-    numbers: set[str] = set()
-    for concepts in sentences:
-        counts.update(concepts.all)
-        named.update(concepts.named)
-        numbers |= concepts.numbers
+    counts = Counter(itertools.chain.from_iterable(concepts.all for concepts in sentences))
+    named = Counter(itertools.chain.from_iterable(concepts.named for concepts in sentences))
+    numbers = set(itertools.chain.from_iterable(concepts.numbers for concepts in sentences))
     return {
         concept: (1 + math.log2(count))
         * (_NUMBER_WEIGHT if concept in numbers else _NAME_WEIGHT if named[concept] * 2 > count else 1.0)
@@ -137,78 +127,83 @@ _MONTH = (
 )
 _DAY = r"(?:mon|tues|wednes|thurs|fri|satur|sun)days?"
 
-# An address of mail or of a page, a code of letters and digits, or a long number that is no year.
-_IDENTIFIER = re.compile(
-    r"""(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,64}\.\w | https?:// | \bwww\.
-    | (?<![A-Za-z0-9-])(?=[A-Z0-9-]{0,40}\d)(?=[A-Z0-9-]{0,40}[A-Z])[A-Z0-9]{1,40}
-      (?:-[A-Z0-9]{1,40}){0,9}(?![A-Za-z0-9])
-    | (?<![A-Za-z0-9])(?=[a-z0-9]{0,40}\d)[a-z]{3,40}\d{2,40}(?![A-Za-z0-9])
-    | (?<![\d.,])(?:\+?\d{1,4}[-\ ()/.]{1,2})?\(?\d{2,4}\)?[-\ ]\d{3,4}[-\ ]?\d{3,4}(?![\d.,]?\d)
-    | (?<![\d.,$€£¥])(?!(?:19|20)\d\d(?!\d))(?:\d{7,20}(?!\d)|\d{4,6}(?![\d.,]?\d))(?!\s?(?:元|块|euros?\b
-      |dollars?\b|pounds?\b))""",
+_DIGIT = re.compile(r"\d")
+_ADDRESS = re.compile(r"[\w.+-]@[\w-]{1,64}\.\w|https?://|\bwww\.")
+# A code of letters and digits, or a long number that is no year.
+_CODE = re.compile(
+    r"""(?<![A-Za-z0-9])(?:
+      (?<!-)(?=[A-Z0-9-]{0,40}\d)(?=[A-Z0-9-]{0,40}[A-Z])[A-Z0-9]{1,40}(?:-[A-Z0-9]{1,40}){0,9}
+      | (?=[a-z0-9]{0,40}\d)[a-z]{3,40}\d{2,40})(?![A-Za-z0-9])
+    | (?=[\d+(])(?<![\d.,])(?:
+      (?:\+?\d{1,4}[-\ ()/.]{1,2})?\(?\d{2,4}\)?[-\ ]\d{3,4}[-\ ]?\d{3,4}(?![\d.,]?\d)
+      | (?<![$€£¥])(?!(?:19|20)\d\d(?!\d))(?:\d{7,20}(?!\d)|\d{4,6}(?![\d.,]?\d))(?!\s?(?:元|块|euros?\b
+        |dollars?\b|pounds?\b)))""",
     re.VERBOSE,
 )
-_IDENTIFIER_WEIGHT = 2.0
 
-# By weight. Each list counts once in a sentence.
-_SIGNALS: tuple[tuple[float, re.Pattern[str]], ...] = tuple(
-    (weight, re.compile(pattern, re.IGNORECASE | re.VERBOSE))
-    for weight, pattern in (
-        # Amounts.
-        (
-            1.5,
-            r"""[$€£¥]\s?\d | \d\s?(?:[$€£¥%]|(?:euros?|dollars?|pounds?|bucks|percent|mg|g|kg|km|miles|minutes
-              |hours)\b)
-            | \d\s*(?:元|块|公里|分钟|小时|平米)""",
-        ),
-        # Dates and times.
-        (
-            1.5,
-            rf"""\b{_MONTH}\b | \b{_DAY}\b | \b\d{{1,2}}:\d\d\b | \b\d{{1,2}}\s?(?:am|pm)\b | \b\d{{4}}-\d\d-\d\d\b
-            | \d\s*[月日号点] | (?:周|星期|礼拜)[一二三四五六日天]""",
-        ),
-        # What belongs to the speaker, and what it is.
-        (
-            1.5,
-            r"""\b(?:my|our|your)\ (?:[\w'’-]+\ ){1,4}(?:is|are|was|were|'s|’s|has|have|will|hates?|loves?|likes?
-              |gets?|lives?|works?)\b
-            | \b(?:named|called)\b | \bnames?\b
-            | (?:我|我们|您|你)(?:的|家)?[^，。！？]{0,8}(?:叫|是|为) | 名字""",
-        ),
-        # The state of the speaker.
-        (
-            1.5,
-            r"""\b(?:I|we)(?:\ am|['’]m|\ are|['’]re|['’]ve\ been|\ have\ been)\ (?:an?|the|from|in|at|on|allergic
-              |married|single)\b
-            | \b(?:I|we)\ (?:\w+ly\ |also\ |still\ |now\ )?(?:work|live|study|have|own|drive|ride|take|pay|grew
-              |moved|come|teach|play|speak|wear|need)\b
-            | 我(?:们)?[^，。！？]{0,6}(?:在|住|有|对|从|做|当)""",
-        ),
-        # Preferences and habits.
-        (
-            1.5,
-            r"""\b(?:favou?rite|prefer\w*|allerg\w+|vegan|vegetarian|hates?|dislikes?|fan\ of|(?:can['’]?t
-              |cannot)\ stand|always|never)\b
-            | \b(?:I|we)\ (?:\w+ly\ )?(?:like|love|enjoy)\b | \bno\ \w+\ for\ (?:me|us)\b
-            | 喜欢|讨厌|爱吃|最爱|不吃|不喝|过敏|从来|从不|习惯|宁愿|更愿意""",
-        ),
-        # Negation: what somebody does not do, or must not.
-        (
-            0.7,
-            r"""\b(?:don['’]?t|doesn['’]?t|do\ not|does\ not|can['’]?t|cannot|mustn['’]?t|not)\b
-              | 不[吃喝能要会想用]|没有|别""",
-        ),
-        # Decisions, promises and dates that are fixed.
-        (
-            1.5,
-            r"""\b(?:decided|agreed|promised?|booked|booking|reserved|confirmed|scheduled|settled|appointment
-              |deadline|due
-            |expires?|remind|remember|meet|plan(?:s|ning)?\ to|going\ to|moving|want\ to|must|has\ to|have\ to)\b
-            | \b(?:I|we)(?:['’]ll|\ will)\b
-            | 决定|约定|答应|说好|预约|预订|预定|订了|截止|到期|提醒|记得|打算|计划|见面|搬到|结婚|生日""",
-        ),
-    )
+# By weight: words, and what does not begin with a letter of English, in lower case. Each row counts once in a sentence.
+_FORMS = (
+    # Amounts, which have no words of their own.
+    (
+        1.5,
+        "(?!)",
+        r"""[$€£¥]\s?\d | \d(?!\d)(?:\s?(?:[$€£¥%]|(?:euros?|dollars?|pounds?|bucks|percent|mg|g|kg|km|miles|minutes
+          |hours)\b) | \s*(?:元|块|公里|分钟|小时|平米))""",
+    ),
+    # Dates and times.
+    (
+        1.5,
+        rf"{_MONTH} | {_DAY}",
+        r"""\b(?:\d{1,2}:\d\d | \d{1,2}\s?(?:am|pm) | \d{4}-\d\d-\d\d)\b
+        | \d(?!\d)\s*[月日号点] | (?:周|星期|礼拜)[一二三四五六日天]""",
+    ),
+    # What belongs to the speaker, and what it is.
+    (
+        1.5,
+        r"""(?:my|our|your)\ (?:[\w'’-]+\ ){1,4}(?:is|are|was|were|'s|’s|has|have|will|hates?|loves?|likes?|gets?|lives?
+          |works?) | named | called | names?""",
+        "(?:我|我们|您|你)(?:的|家)?[^，。！？]{0,8}(?:叫|是|为) | 名字",
+    ),
+    # The state of the speaker.
+    (
+        1.5,
+        r"""(?:i|we)(?:\ am|['’]m|\ are|['’]re|['’]ve\ been|\ have\ been)\ (?:an?|the|from|in|at|on|allergic|married
+          |single)
+        | (?:i|we)\ (?:\w+ly\ |also\ |still\ |now\ )?(?:work|live|study|have|own|drive|ride|take|pay|grew|moved|come
+          |teach|play|speak|wear|need)""",
+        "我(?:们)?[^，。！？]{0,6}(?:在|住|有|对|从|做|当)",
+    ),
+    # Preferences and habits.
+    (
+        1.5,
+        r"""favou?rite|prefer\w*|allerg\w+|vegan|vegetarian|hates?|dislikes?|fan\ of|(?:can['’]?t|cannot)\ stand|always
+        |never | (?:i|we)\ (?:\w+ly\ )?(?:like|love|enjoy) | no\ \w+\ for\ (?:me|us)""",
+        "喜欢|讨厌|爱吃|最爱|不吃|不喝|过敏|从来|从不|习惯|宁愿|更愿意",
+    ),
+    # Negation: what somebody does not do, or must not.
+    (
+        0.7,
+        r"don['’]?t|doesn['’]?t|do\ not|does\ not|can['’]?t|cannot|mustn['’]?t|not",
+        "不[吃喝能要会想用]|没有|别",
+    ),
+    # Decisions, promises and dates that are fixed.
+    (
+        1.5,
+        r"""decided|agreed|promised?|booked|booking|reserved|confirmed|scheduled|settled|appointment|deadline|due|expires?
+        |remind|remember|meet|plan(?:s|ning)?\ to|going\ to|moving|want\ to|must|has\ to|have\ to
+        | (?:i|we)(?:['’]ll|\ will)""",
+        "决定|约定|答应|说好|预约|预订|预定|订了|截止|到期|提醒|记得|打算|计划|见面|搬到|结婚|生日",
+    ),
 )
+
+
+def _form(words: str, others: str) -> re.Pattern[str]:
+    return re.compile(rf"\b(?=[a-z])(?:{words})\b | (?![a-z\s])(?:{others})", re.VERBOSE)
+
+
+_SIGNALS = tuple((weight, _form(words, others)) for weight, words, others in _FORMS)
+# Most sentences of a pasted table have none of them. One search says so.
+_ANY_SIGNAL = _form("|".join(words for _, words, _ in _FORMS), "|".join(others for _, _, others in _FORMS))
 
 _GREETING = re.compile(
     r"""\W*(?:hi|hello|hey|good\ (?:morning|afternoon|evening|night)|(?:it['’]?s\ )?(?:so\ )?(?:nice|good|great
@@ -225,37 +220,40 @@ _WIDE_GREETING = re.compile(
     r"\W*(?:你好|您好|早上好|上午好|中午好|下午好|晚上好|晚安|再见|拜拜|祝[您你]|谢谢|感谢|不客气|欢迎).{0,14}",
     re.DOTALL,
 )
+# In lower case.
 _ABOUT_THE_BOT = re.compile(
-    r"""\b(?:I['’]?m|I\ am|as|being|just)\ (?:\w+\ ){0,3}(?:AI|artificial\ intelligence|(?:virtual|digital
+    r"""\b(?:(?:i['’]?m|i\ am|as|being|just)\ (?:\w+\ ){0,3}(?:ai|artificial\ intelligence|(?:virtual|digital
       |automated)\ (?:assistant|agent)
-      |chat\ ?bot|bot|(?:language|AI)\ model|(?:AI|virtual)[\w\ ]*assistant)\b
-    | \b(?:how|what)\ (?:else\ )?(?:can|may|could)\ I\ (?:help|assist|do\ for)\b
-    | \b(?:can|may|could)\ I\ (?:help|assist)\ (?:you\ )?(?:with\ )?(?:anything|something|today|further)\b
-    | \b(?:anything|something)\ else\ (?:(?:that\ )?I\ can|you(?:['’]d|\ would)?\ (?:like|need)|today)
-    | \b(?:here|happy|glad|ready)\ to\ (?:help|assist|answer)\b
-    | \b(?:let\ me\ know|feel\ free|don['’]?t\ hesitate)\b[^.]{0,30}\b(?:help|assistance|questions?|ask
+      |chat\ ?bot|bot|(?:language|ai)\ model|(?:ai|virtual)[\w\ ]*assistant)\b
+    | (?:how|what)\ (?:else\ )?(?:can|may|could)\ i\ (?:help|assist|do\ for)\b
+    | (?:can|may|could)\ i\ (?:help|assist)\ (?:you\ )?(?:with\ )?(?:anything|something|today|further)\b
+    | (?:anything|something)\ else\ (?:(?:that\ )?i\ can|you(?:['’]d|\ would)?\ (?:like|need)|today)
+    | (?:here|happy|glad|ready)\ to\ (?:help|assist|answer)\b
+    | (?:let\ me\ know|feel\ free|don['’]?t\ hesitate)\b[^.]{0,30}\b(?:help|assistance|questions?|ask
       |anything(?:\ else)?)\W*\Z
-    | \bI\ (?:do\ not|don['’]?t|cannot|can['’]?t)\ (?:have|feel)\ (?:\w+\ )?(?:feelings|emotions|opinions|body
-      |experiences)
-    | 作为(?:一个|一名|一款)?\s?(?:AI|人工智能|语言模型|智能助手|虚拟助手|聊天机器人)
-    | 我(?:只)?是(?:一个|一名|一款|您的|你的)?[^，。]{0,8}(?:AI|人工智能|机器人|语言模型|智能助手|虚拟助手)
+    | i\ (?:do\ not|don['’]?t|cannot|can['’]?t)\ (?:have|feel)\ (?:\w+\ )?(?:feelings|emotions|opinions|body
+      |experiences))
+    | (?=[一-龥])(?:作为(?:一个|一名|一款)?\s?(?:ai|人工智能|语言模型|智能助手|虚拟助手|聊天机器人)
+    | 我(?:只)?是(?:一个|一名|一款|您的|你的)?[^，。]{0,8}(?:ai|人工智能|机器人|语言模型|智能助手|虚拟助手)
     | 有什么[^，。！？]{0,6}(?:帮|为)[^，。]{0,8} | (?:很高兴|乐意|随时)(?:为|帮|愿意)?[^，。]{0,6}(?:服务|帮助|效劳)
-    | 还有什么[^，。]{0,10}[？?] | 随时(?:告诉|联系|问|找)我""",
-    re.IGNORECASE | re.VERBOSE,
+    | 还有什么[^，。]{0,10}[？?] | 随时(?:告诉|联系|问|找)我)""",
+    re.VERBOSE,
 )
 
 
 def signals_of_a_fact(sentence: str) -> float:
-    """Return how much ``sentence`` has the form of a lasting fact: 0 has no signal, and 3 has several."""
-    value = _IDENTIFIER_WEIGHT if has_identifier(sentence) else 0.0
-    return value + sum(weight for weight, pattern in _SIGNALS if pattern.search(sentence))
+    """Return how much ``sentence`` has the form of a lasting fact, besides identifiers: 0 has no signal."""
+    lower = sentence.lower()
+    return sum([weight for weight, form in _SIGNALS if form.search(lower)]) if _ANY_SIGNAL.search(lower) else 0.0
 
 
 def has_identifier(sentence: str) -> bool:
-    """Whether ``sentence`` has an address of mail, a phone number, or the number or code of something."""
-    return _IDENTIFIER.search(sentence) is not None
+    """Whether ``sentence`` has an address of mail or a page, a phone number, or the number or code of something."""
+    return bool((_DIGIT.search(sentence) and _CODE.search(sentence)) or _ADDRESS.search(sentence))
 
 
 def is_idle(sentence: str) -> bool:
     """Whether ``sentence`` is a greeting or thanks as a whole, or is what a bot says about itself and its service."""
-    return bool(_GREETING.fullmatch(sentence) or _WIDE_GREETING.fullmatch(sentence) or _ABOUT_THE_BOT.search(sentence))
+    if _GREETING.fullmatch(sentence) or _WIDE_GREETING.fullmatch(sentence):
+        return True
+    return _ABOUT_THE_BOT.search(sentence.lower()) is not None

@@ -11,10 +11,10 @@ The algorithm is the budgeted greedy of Lin and Bilmes, "A Class of Submodular F
 
 from __future__ import annotations
 
-import dataclasses
 import datetime as dt
 import hashlib
 import heapq
+import itertools
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -40,6 +40,7 @@ _SLACK = 1.5
 # so a fold may keep many facts.
 _FACT_WEIGHT = 5.0
 _FACT_ALONE = 2.0
+_IDENTIFIER = 2.0
 _LARGEST_FACT = 4.0
 _FACT_IN_A_QUESTION = 0.2
 _FACT_ABOUT_YOU = 0.4
@@ -60,11 +61,10 @@ _FORMS = (
 )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):
     """A statement that may be chosen.
 
-    - ``index`` is its place in the conversation.
+    - ``place`` is its place in the conversation.
     - ``weights`` are the weights of its concepts.
     - ``cost`` is an estimate of its tokens, with the speaker's label.
     - ``factor`` is the factor for its form.
@@ -77,7 +77,7 @@ class Candidate:
       neither old nor new statements are preferred.
     """
 
-    index: int
+    place: int
     fold: int
     weights: Mapping[str, float]
     cost: int
@@ -103,19 +103,21 @@ def candidates(spoken: Sequence[statements.Statement], cost: Callable[[statement
     labels = frozenset(word.lower() for speaker in speakers for word in speaker.split())
     contents = [concepts.of(statement.text, labels) for statement in spoken]
     weights = concepts.weights(contents)
-    repeated = _repeated_questions(spoken, contents)
+    asks = [_is_question(statement.text) for statement in spoken]
+    identifies = [concepts.has_identifier(statement.text) for statement in spoken]
+    repeated = _repeated_questions(spoken, contents, asks)
     return [
         Candidate(
-            index=index,
+            place=index,
             fold=statement.fold,
             weights={concept: weights[concept] for concept in content.all},
             cost=max(1, cost(statement)),
-            factor=_factor(statement.text),
-            question=index - 1 if _is_elliptic(content) and _is_answer(spoken, index) else None,
+            factor=_factor(statement.text) * (_QUESTION_FACTOR if asks[index] else 1),
+            question=index - 1 if _is_elliptic(content) and _is_answer(spoken, index, asks) else None,
             rank=hashlib.sha256(statement.text.encode()).digest(),
             day=statement.day,
-            fact=_fact(statement.text, content),
-            identifies=not _is_question(statement.text) and concepts.has_identifier(statement.text),
+            fact=_fact(statement.text, content, asks=asks[index], identifies=identifies[index]),
+            identifies=identifies[index] and not asks[index],
             idle=index in repeated or concepts.is_idle(statement.text),
         )
         for index, (statement, content) in enumerate(zip(spoken, contents, strict=True))
@@ -128,33 +130,34 @@ def _is_question(text: str) -> bool:
 
 def _factor(text: str) -> float:
     """Return the factor for the form of a sentence."""
-    factor = math.prod(factor for factor, form in _FORMS if form.search(text))
-    return factor * _QUESTION_FACTOR if _is_question(text) else factor
+    return math.prod([factor for factor, form in _FORMS if form.search(text)])
 
 
-def _fact(text: str, content: concepts.Concepts) -> float:
+def _fact(text: str, content: concepts.Concepts, *, asks: bool, identifies: bool) -> float:
     """Return the value of a statement as a lasting fact; 0 if it has no such form."""
-    value = min(concepts.signals_of_a_fact(text) + bool(content.named), _LARGEST_FACT)
-    if _is_question(text):
+    value = concepts.signals_of_a_fact(text) + identifies * _IDENTIFIER + bool(content.named)
+    value = min(value, _LARGEST_FACT)
+    if asks:
         return value * _FACT_IN_A_QUESTION
     return value * _FACT_ABOUT_YOU if not content.numbers and _ABOUT_YOU.search(text) else value
 
 
-def _repeated_questions(spoken: Sequence[statements.Statement], contents: Sequence[concepts.Concepts]) -> set[int]:
+def _repeated_questions(
+    spoken: Sequence[statements.Statement], contents: Sequence[concepts.Concepts], asks: Sequence[bool]
+) -> set[int]:
     """Return the indices of questions that are asked more than once."""
     asked: dict[frozenset[str], list[int]] = {}
-    for index, (statement, content) in enumerate(zip(spoken, contents, strict=True)):
-        if _is_question(statement.text):
-            asked.setdefault(content.all, []).append(index)
+    for index in itertools.compress(range(len(spoken)), asks):
+        asked.setdefault(contents[index].all, []).append(index)
     return {index for indices in asked.values() for index in indices if len(indices) > 1 or spoken[index].repeated}
 
 
-def _is_answer(spoken: Sequence[statements.Statement], index: int) -> bool:
+def _is_answer(spoken: Sequence[statements.Statement], index: int, asks: Sequence[bool]) -> bool:
     """Whether the statement at ``index`` directly follows a question of another speaker."""
-    if index == 0:
+    if index == 0 or not asks[index - 1]:
         return False
     before, statement = spoken[index - 1], spoken[index]
-    return before.fold == statement.fold and before.speaker != statement.speaker and _is_question(before.text)
+    return before.fold == statement.fold and before.speaker != statement.speaker
 
 
 def _is_elliptic(content: concepts.Concepts) -> bool:
@@ -204,10 +207,12 @@ class _Choice:
         chosen. So only the top of a heap of old values must be computed again (Minoux's accelerated greedy, 1978).
         There is a heap of statements for each fold, and a heap of the folds.
         """
+        if self.cost >= until:
+            return []
         heaps: dict[int, list[tuple[float, bytes, int]]] = {}
         for candidate in pool:
-            if candidate.index not in self.chosen and self._cost(candidate) <= largest:
-                entry = (-self._merit(candidate), candidate.rank, candidate.index)
+            if candidate.place not in self.chosen and self._cost(candidate) <= largest:
+                entry = (-self._merit(candidate), candidate.rank, candidate.place)
                 heaps.setdefault(candidate.fold, []).append(entry)
         folds = []
         for fold, heap in heaps.items():
@@ -248,16 +253,17 @@ class _Choice:
 
     def _merit(self, candidate: Candidate) -> float:
         """Return the value that ``candidate`` adds, for its length; 0 if it repeats the chosen statements."""
-        new = sum(concept not in self.covered for concept in candidate.weights)
-        if new <= _NOVELTY * len(candidate.weights):
+        new = self._new_weights(candidate)
+        if len(new) <= _NOVELTY * len(candidate.weights):
             return 0.0
-        value = self._new_weight(candidate) * candidate.factor
+        value = math.fsum(new) * candidate.factor
         if self.several_folds or candidate.identifies:
             value += _FACT_WEIGHT * candidate.fact
         return value / math.pow(self._cost(candidate), _LENGTH_EXPONENT)
 
-    def _new_weight(self, candidate: Candidate) -> float:
-        return sum(weight for concept, weight in candidate.weights.items() if concept not in self.covered)
+    def _new_weights(self, candidate: Candidate) -> list[float]:
+        """Return the weights that ``candidate`` adds, in no order. fsum() adds them to the same in every process."""
+        return [weight for concept, weight in candidate.weights.items() if concept not in self.covered]
 
     def _cost(self, candidate: Candidate) -> int:
         cost = candidate.cost if candidate.day in self.days else candidate.cost + self.day_cost
@@ -269,9 +275,9 @@ class _Choice:
         cost = self._cost(candidate)
         self.cost += cost
         self.days.add(candidate.day)
-        value = self._new_weight(candidate) * candidate.factor
+        value = math.fsum(self._new_weights(candidate)) * candidate.factor
         self.value_of_fold[candidate.fold] = self.value_of_fold.get(candidate.fold, 0.0) + value
-        indices = [candidate.index]
+        indices = [candidate.place]
         if candidate.question is not None and candidate.question not in self.chosen:
             indices.insert(0, candidate.question)
         for index in indices:

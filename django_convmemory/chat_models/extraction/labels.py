@@ -68,7 +68,6 @@ _MARKED = re.compile(
 )
 _LEADING_MARKS = re.compile(r"\A[\W\d_]+")
 _WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*")
-_SPACE = re.compile(r"\s+")
 
 _QUOTE_MARKS = re.compile('["“”„‟«»＂「」『』〝〞〟]')
 _QUOTED = re.compile(r'"(?P<straight>[^"\n]*)"|“(?P<curly>[^“”\n]*)”')
@@ -85,7 +84,7 @@ def key(text: str) -> str:
         text = unicodedata.normalize("NFKD", _INVISIBLE.sub("", text)).translate(_COLONS)
         text = "".join(character for character in text if not unicodedata.category(character).startswith(("M", "Cf")))
         text = look_alikes.latin(unicodedata.normalize("NFKC", text), ROLES)
-    return _SPACE.sub(" ", text.casefold()).strip()
+    return " ".join(text.casefold().split())
 
 
 def is_label(text: str, names: Collection[str] = ()) -> bool:
@@ -128,7 +127,7 @@ def could_be_label(text: str) -> bool:
 
 def quoted(text: str, *, chinese: bool = False) -> str:
     """Return ``text`` in quotes, on one line. Quotes in it become single ones."""
-    inner = _QUOTE_MARKS.sub("'", _SPACE.sub(" ", text).strip())
+    inner = _QUOTE_MARKS.sub("'", " ".join(text.split()))
     return f"“{inner}”" if chinese else f'"{inner}"'
 
 

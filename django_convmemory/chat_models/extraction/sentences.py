@@ -26,7 +26,6 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 _HAN = re.compile("[\u3400-\u4dbf\u4e00-\u9fff]")
 _KANA = re.compile("[\u3040-\u30ff]")
 _LETTER = re.compile(r"[^\W_]")
-_SPACE = re.compile(r"\s+")
 
 # The look-behind allows a match to begin only at the first mark of a run. So a million full stops take linear time.
 _END = re.compile(
@@ -73,7 +72,7 @@ def clean(text: str) -> str:
 
 def one_line(text: str) -> str:
     """Return ``text``, cleaned, with each run of white space replaced by one space."""
-    return _SPACE.sub(" ", clean(text)).strip()
+    return " ".join(clean(text).split())
 
 
 def split(text: str) -> Iterator[str]:
@@ -84,10 +83,11 @@ def split(text: str) -> Iterator[str]:
     """
     for line in clean(text).split("\n"):
         if line:
-            line = _MARKUP.sub("", _BULLET.sub("", line))
+            bullet = _BULLET.match(line)
+            line = _MARKUP.sub("", line[bullet.end() :] if bullet else line)
             for sentence in dict.fromkeys(_sentences(line)):
                 if _LETTER.search(sentence):
-                    yield from _pieces(_SPACE.sub(" ", sentence).strip())
+                    yield from _pieces(" ".join(sentence.split()))
 
 
 def _sentences(line: str) -> Iterator[str]:
@@ -142,7 +142,7 @@ def _strip_once(sentence: str, names: frozenset[str]) -> str:
     address = _ADDRESS.match(sentence)
     if address and _is_name(address["name"], names):
         return sentence[address.end() :]
-    closing = _WIDE_CLOSING.search(sentence[-24:])
+    closing = None if sentence.isascii() else _WIDE_CLOSING.search(sentence[-24:])
     if closing:
         return sentence[: len(sentence) - len(closing.group())] + (closing["end"] or "。")
     vocative = _VOCATIVE_END.search(sentence[-40:])
@@ -164,5 +164,7 @@ def _with_short_forms(names: frozenset[str]) -> frozenset[str]:
 
 def is_chinese(text: str) -> bool:
     """Whether the beginning of ``text`` has more than a third Chinese characters, and no kana."""
+    if text.isascii():
+        return False
     sample = text[:2000].replace(" ", "")
     return 3 * len(_HAN.findall(sample)) > len(sample) and not _KANA.search(sample)

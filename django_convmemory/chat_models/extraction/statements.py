@@ -59,7 +59,8 @@ def of_turns(
     spoken_names = {speaker for speaker, _ in labelled if speaker not in labels.RESERVED}
     names = frozenset(word.lower() for speaker in spoken_names for word in speaker.split())
     label_keys = frozenset(labels.key(speaker) for speaker in spoken_names.union(known))
-    words = _words_of(turn.text for turn in turns if turn.role != "tool")
+    has_results = any(turn.role == "tool" for turn in turns)
+    words = _words_of(turn.text for turn in turns if has_results and turn.role != "tool")
     spoken: list[Statement | None] = []
     calls: dict[str, tuple[int, str]] = {}
     for turn, (speaker, text), day in zip(turns, labelled, days or [None] * len(turns), strict=True):
