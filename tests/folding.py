@@ -40,9 +40,11 @@ class MarkerModel:
 
 def _without_marks(request: ChatRequest, marks: str) -> str:
     assert request.fold is not None
-    known = MARKER.sub("", request.fold.previous.removeprefix("seen ")).strip()[:200]
-    turns = "" if marks else " ".join(map(spoken, request.fold.turns))[:300]
-    return f"{known} {turns}".lstrip()
+    known = MARKER.sub("", request.fold.previous.removeprefix("seen "))
+    turns = "" if marks else " ".join(map(spoken, request.fold.turns))
+    # The longest ones tell most.
+    words = sorted(dict.fromkeys(f"{known} {turns}".split()), key=len, reverse=True)
+    return " ".join(word[:40] for word in words)[:500] + " "
 
 
 def build(
