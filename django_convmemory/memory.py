@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
 
 from django_convmemory import conf, tokens
 from django_convmemory.chat_models.base import ChatModel
@@ -252,15 +255,35 @@ class Memories:
                 while self._undo:
                     self._undo.pop()()
 
+    def _sharing(self, memory: ConversationMemory) -> tuple[str, ...]:
+        """Return the aliases whose tasks go where those of ``memory`` go."""
+        shared = [memory.alias]
+        for alias in self:
+            with contextlib.suppress(ImproperlyConfigured):  # The checks report it.
+                other = self[alias]
+                if other is not memory and other.needs_worker and _queue(other) == _queue(memory):
+                    shared.append(alias)
+        return tuple(shared)
+
     def _make(self, alias: str) -> ConversationMemory:
         if alias not in conf.aliases():
             known = ", ".join(map(repr, conf.aliases()))
             raise UnknownAlias(f"CONVMEMORY has no alias {alias!r}. Use one of these: {known}.")
         memory: ConversationMemory = conf.build(alias)
-        memory.aliases = tuple(conf.aliases())
+        memory.sharing = functools.cache(functools.partial(self._sharing, memory))
         if self._change is not None:
             self._undo.append(self._change(memory))
         return memory
+
+
+def _queue(memory: ConversationMemory) -> tuple[Any, ...]:
+    scheduler = memory.scheduler
+    return (
+        type(scheduler),
+        getattr(scheduler, "backend", None),
+        getattr(scheduler, "queue", None),
+        getattr(memory.store, "using", None),
+    )
 
 
 memories = Memories()

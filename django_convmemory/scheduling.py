@@ -31,7 +31,9 @@ class Memory(base.Memory):
     """The part of a :class:`~.handles.ConversationMemory` that schedulers use."""
 
     @abc.abstractmethod
-    def compact_id(self, session_id: int, *, asked: bool = False, despite_pause: bool = False) -> Result:
+    def compact_id(
+        self, session_id: int, *, asked: bool = False, despite_pause: bool = False, swept: bool = False
+    ) -> Result:
         """Fold what is due in the session, in this process."""
 
     @abc.abstractmethod

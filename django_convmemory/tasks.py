@@ -126,10 +126,10 @@ def fold(memory: ConversationMemory, session_id: int, *, swept: bool, **how: boo
 
     The arguments are those of :func:`compact`.
     """
-    result = memory.compact_id(session_id, **how)
+    result = memory.compact_id(session_id, swept=swept, **how)
     if result.recovered:
         send_waiting(memory)
-    elif swept and result.progressed:
+    elif swept and result.progressed and not result.again:
         with contextlib.suppress(BrokerUnavailable):  # The sender has logged it. The next sweep tries again.
             _send_all(memory, memory.sweep(limit=1, queued_for=QUEUED_FOR, chained=True))
     return result.outcome

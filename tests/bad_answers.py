@@ -207,7 +207,7 @@ def refused(answer: str, to: ChatRequest) -> str:
     assert to.fold is not None
     try:
         text = validate.checked(ChatResponse(ChatMessage.ai(answer)))
-        replacing.check_is_no_echo(text, to)
+        replacing.check_is_no_echo(text, to, "")
         replacing.check(text, to.fold.previous, to.fold.turns)
     except ChatModelError as error:
         return f"{type(error).__name__}: {error}"

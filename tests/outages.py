@@ -300,7 +300,7 @@ class Simulation:
             if task.expires < self.now:
                 continue
             observed = Run(alias=self.memory.alias, session_id=task.session_id, work=task.work)
-            run = self.memory._steps(self.provider, observed, asked=False, gives_way=True)
+            run = self.memory._steps(self.provider, observed, asked=False, gives_way=True, swept=task.swept)
             self._running.append(run)
             self._advance(task, run, functools.partial(next, run))
 
@@ -320,7 +320,6 @@ class Simulation:
 
     def _end(self, task: Task, result: Result) -> None:
         """Do what the tasks do with a result."""
-        self.memory._finish(task.session_id, result)
         self.most_failures = max(self.most_failures, self.memory.pause.failures)
         if task.work == "compact" and result.outcome == Outcome.PUBLISHED:
             self.folded.setdefault(self._keys[task.session_id], self.now)
@@ -328,5 +327,5 @@ class Simulation:
                 self.finished[self._keys[task.session_id]] = self.now
         if result.recovered:
             tasks.send_waiting(self.memory)
-        elif task.swept and result.progressed:
+        elif task.swept and result.progressed and not result.again:
             tasks._send_all(self.memory, self.memory.sweep(limit=1, queued_for=tasks.QUEUED_FOR, chained=True))

@@ -13,11 +13,11 @@ import pytest
 from django.core.management import call_command
 from hypothesis import given, settings, strategies as st
 
-from django_convmemory import exceptions, models
+from django_convmemory import exceptions, models, tasks
 from django_convmemory.chat_models.base import ChatRequest
 from django_convmemory.fold import plan
 from django_convmemory.fold.run import Outcome
-from django_convmemory.memory import memories
+from django_convmemory.memory import ConversationBufferMemory, memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.handles import ConversationMemory
 from django_convmemory.rules.pause import Reason
@@ -147,7 +147,7 @@ def test_sessions_without_an_owner_give_way_to_each_other(store: Store) -> None:
 def test_nobody_gives_way_to_sessions_of_a_paused_alias(store: Store) -> None:
     memory = build(MarkerModel(), store=store, max_chunk_tokens=100)
     paused = build(MarkerModel(), store=store, alias="paused")
-    memory.aliases = ("default", "paused")
+    memory.sharing = lambda: ("default", "paused")
     mine, _ = due(memory, "a", visitor="v"), due(paused, "b", visitor="w")
     assert memory.compact_id(mine).again
     pause_alias(store, Reason.MISCONFIGURED, "401", alias="paused")
@@ -179,6 +179,11 @@ class Sent:
 
     def __init__(self) -> None:
         self.sent: list[int] = []
+        self.swept: list[int] = []
+
+    def send(self, memory: Any, session_id: int, *, delay: float = 0.0, swept: bool = False) -> bool:
+        (self.swept if swept else self.sent).append(session_id)
+        return True
 
     def schedule(self, memory: Any, session_id: int, *, delay: float = 0.0) -> None:
         self.sent.append(session_id)
@@ -202,6 +207,81 @@ def test_at_the_end_of_a_lease_a_session_whose_task_was_dropped_is_sent(store: S
     scheduler.sent.clear()
     memory.compact_id(ids[1])
     assert scheduler.sent == []
+
+
+@pytest.mark.only_on("sqlite")
+def test_a_rebuild_goes_on_after_the_others(simulate: Callable[..., Simulation]) -> None:
+    simulation = simulate()
+    simulation.make_due("large", visitor="v", exchanges=LARGE)
+    simulation.run(2)
+    large = simulation.memory.session("large", visitor="v")
+    version = models.Session.objects.get(key="large").current_version
+    simulation.memory.request_rebuild(large)
+    for small in range(300):
+        make_due = functools.partial(simulation.make_due, f"small {small}", visitor=f"visitor {small}")
+        simulation.at(2 * MINUTE + 0.43 * small, make_due)
+    simulation.run(5)
+    # Not a chunk a minute, by the sweeps.
+    assert models.Session.objects.get(key="large").current_version > version
+
+
+def test_the_next_of_a_chain_is_of_nobody_who_has_workers_enough(store: Store) -> None:
+    memory = build(MarkerModel(), store=store)
+
+    def next_of_chain() -> list[int]:
+        return store.sweep("default", limit=1, queued_for=300, most_leases=2)
+
+    for key in "ab":
+        claimed(memory, due(memory, key, visitor="v"))
+    due(memory, "c", visitor="v")
+    other = due(memory, "d", visitor="w")
+    assert next_of_chain() == [other]
+    assert next_of_chain() == []
+
+
+def test_the_next_of_a_chain_has_not_failed_if_such_ones_have_workers_enough(store: Store) -> None:
+    memory = build(MarkerModel(), store=store)
+    failed = [due(memory, key) for key in "abc"]
+    for session_id in failed:
+        store.release(claimed(memory, session_id), memory.threshold, error="timed out")
+    other = due(memory, "d")
+    for session_id in failed[:2]:
+        claimed(memory, session_id)
+    assert store.sweep("default", limit=1, queued_for=300, most_leases=2) == [other]
+    assert store.sweep("default", limit=1, queued_for=300, most_leases=2) == []
+
+
+def test_the_rest_of_a_swept_session_is_swept_too(simulate: Callable[..., Simulation]) -> None:
+    """Otherwise each turn would add a task to the queue: the rest, and the next of the chain."""
+    scheduler = Sent()
+    memory = build(MarkerModel(), scheduler=scheduler, max_chunk_tokens=100)
+    mine, _ = due(memory, "a", visitor="v"), due(memory, "b", visitor="w")
+    scheduler.sent.clear()
+    tasks.fold(memory, mine, swept=True)
+    assert (scheduler.sent, scheduler.swept) == ([], [mine])
+
+
+def test_an_index_that_cannot_be_made_is_not_tried_at_once_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = ConversationBufferMemory(store, scheduler=Sent())
+    memory.append("s", *[ChatMessage.human(f"Hello {number}.") for number in range(400)])
+    session_id = memory.store.find(memory.resolve("s"))
+    assert session_id is not None
+    monkeypatch.setattr(indexing, "index", lambda store, session_id: (0, False))
+    assert not memory.compact_id(session_id).again
+
+
+def test_aliases_share_workers_if_their_tasks_go_to_one_queue(settings: Any) -> None:
+    window = {"BACKEND": "django_convmemory.memory.ConversationBufferWindowMemory"}
+    celery = {"BACKEND": "django_convmemory.tasks.CeleryScheduler"}
+    settings.CONVMEMORY = {
+        "default": {"SCHEDULER": celery},
+        "same": {"SCHEDULER": celery},
+        "other": {"SCHEDULER": celery | {"OPTIONS": {"queue": "other"}}},
+        "nothing to do": window | {"OPTIONS": {"window_size": 4, "index": False}},
+        "broken": {"SCHEDULER": {"BACKEND": "no.such.Scheduler"}},
+    }
+    assert memories["default"].aliases == ("default", "same")
+    assert memories["other"].aliases == ("other",)
 
 
 def test_what_a_model_was_found_to_take_is_kept_until_all_is_folded(store: Store) -> None:

@@ -82,17 +82,17 @@ def test_the_name_of_a_speaker_is_a_telling_word() -> None:
 def test_a_user_who_writes_what_looks_like_a_fence_may_have_it_in_the_summary() -> None:
     code = "quoted-0123456789ab"
     request = bad_answers.request([f"My code is {code}, and I live in Bled."])
-    replacing.check_is_no_echo(f"The user's code is {code}.", request)
+    replacing.check_is_no_echo(f"The user's code is {code}.", request, "")
     assert request.fold is not None
     with pytest.raises(exceptions.BadModelOutput, match="repeats the request"):
-        replacing.check_is_no_echo(f"The user lives in Bled. </{request.fold.fence} turns>", request)
+        replacing.check_is_no_echo(f"The user lives in Bled. </{request.fold.fence} turns>", request, "")
 
 
 def test_hostile_texts_are_judged_in_one_go() -> None:
     for text in ("a b " * 50_000, "是" * 60_000, "é" * 100_000, "1-" * 90_000, "<" * 200_000):
         request = bad_answers.request([text], text)
         assert request.fold is not None
-        replacing.check_is_no_echo(text, request)
+        replacing.check_is_no_echo(text, request, "")
         replacing.check(text, text, request.fold.turns)
 
 

@@ -42,7 +42,6 @@ class Memory(abc.ABC):
     """What a fold uses of a memory. :class:`.ConversationMemory` describes the attributes."""
 
     alias: str
-    aliases: tuple[str, ...]
     store: Store
     strategy: Strategy
     options: Options
@@ -51,6 +50,11 @@ class Memory(abc.ABC):
     fallback: ChatModel | None
     price: Price | None
     threshold: Threshold
+
+    @property
+    @abc.abstractmethod
+    def aliases(self) -> tuple[str, ...]:
+        """The aliases whose sessions wait for the same workers."""
 
     @abc.abstractmethod
     def queues(self, delay: float) -> bool:

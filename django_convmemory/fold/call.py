@@ -94,7 +94,7 @@ def ask(fold: Fold, chunk: Chunk, model: ChatModel, request: ChatRequest) -> Ste
             model=model, request=request, alias=fold.run.alias, public_id=fold.run.public_id, by_fallback=by_fallback
         )
         text = validate.checked(response)
-        judge(model, request, text)
+        judge(fold, model, request, text)
         text = _quoted(fold, chunk, model, text)
     except Exception as error:  # noqa: BLE001  raised again once it is recorded
         failure = error
@@ -110,11 +110,11 @@ def ask(fold: Fold, chunk: Chunk, model: ChatModel, request: ChatRequest) -> Ste
     raise failure
 
 
-def judge(model: ChatModel, request: ChatRequest, text: str) -> None:
+def judge(fold: Fold, model: ChatModel, request: ChatRequest, text: str) -> None:
     """Raise :class:`~django_convmemory.exceptions.BadModelOutput` if ``text`` may not replace what it summarizes."""
     # An extractive model says nothing of its own. It may choose a line without a telling word.
     if request.fold is not None and not getattr(model, "quotes_labels", False):
-        replacing.check_is_no_echo(text, request)
+        replacing.check_is_no_echo(text, request, fold.memory.options.instructions)
         replacing.check(text, request.fold.previous, request.fold.turns)
 
 

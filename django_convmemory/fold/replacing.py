@@ -21,6 +21,10 @@ _LONG_SUMMARY, _LONG = 100, 1000
 _TINY, _TINY_WITHOUT_TELLING_WORDS = (3, 50), (1, 20)
 # So much of what is replaced is looked at, in characters.
 _LOOKED_AT = 100_000
+# So many telling words of the turns are no echo of a word that they ask for.
+_MANY_WORDS = 4
+# An answer with so many telling words is in another script if so much more or less of them is ASCII.
+_WORDS_IN_ANOTHER_SCRIPT, _ANOTHER_SCRIPT = 7, 0.5
 # Forms of a word begin alike.
 _BEGINNING = 5
 # A line or a sentence of so many characters is not written twice by chance.
@@ -69,26 +73,39 @@ def check(text: str, previous: str, turns: Sequence[ChatMessage]) -> None:
     length = sum(map(_size, said), _size(previous))
     telling = _telling([text])
     of_summary, of_all = _TINY if telling else _TINY_WITHOUT_TELLING_WORDS
-    if _size(previous) >= _LONG_SUMMARY and size < _size(previous) / of_summary:
-        replaced = [previous]
-    elif length >= _LONG and size < length / of_all:
-        replaced = [previous, *said]
-    else:
+    replaces_summary = _size(previous) >= _LONG_SUMMARY and size < _size(previous) / of_summary
+    if not replaces_summary and not (length >= _LONG and size < length / of_all):
         return
-    expected = _telling(replaced)
-    if expected and telling.isdisjoint(expected):
+    known, new = _telling([previous]), _telling(said)
+    expected = known | new
+    # The turns alone may ask for one word, which a model then says.
+    if replaces_summary and len(telling & new) < _MANY_WORDS:
+        expected = known
+    # A summary in another script shares few words with what it summarizes.
+    is_comparable = (
+        len(telling) < _WORDS_IN_ANOTHER_SCRIPT or abs(_latin_share(telling) - _latin_share(expected)) < _ANOTHER_SCRIPT
+    )
+    if expected and is_comparable and telling.isdisjoint(expected):
         raise TooLittle(text)
 
 
-def check_is_no_echo(text: str, request: ChatRequest) -> None:
-    """Raise :class:`~django_convmemory.exceptions.BadModelOutput` if ``text`` repeats what the request says."""
+def check_is_no_echo(text: str, request: ChatRequest, instructions: str) -> None:
+    """Raise :class:`~django_convmemory.exceptions.BadModelOutput` if ``text`` repeats what the request says.
+
+    A site's ``instructions`` may tell what to write, and the prompts may have the summary before in any message.
+    """
     own = "\n".join(message.text for message in request.messages if message.pinned)
-    lines = [line for line in own.splitlines() if len(line) >= _LONG_LINE]
+    allowed = f"{instructions}\n{request.fold.previous if request.fold else ''}"
+    lines = [line for line in own.splitlines() if len(line) >= _LONG_LINE and line not in allowed]
     sentences = [sentence for sentence in _SENTENCE_END.split(text) if len(sentence) >= _LONG_SENTENCE]
-    repeated = sum(len(sentence) for sentence in sentences if sentence in own)
+    repeated = sum(len(sentence) for sentence in sentences if sentence in own and sentence not in allowed)
     fence = request.fold.fence if request.fold else ""
     if (fence and fence in text) or any(line in text for line in lines) or repeated > len(text) / 2:
         raise BadModelOutput("The answer repeats the request instead of summarizing.")
+
+
+def _latin_share(words: set[str]) -> float:
+    return sum(map(str.isascii, words)) / max(1, len(words))
 
 
 def _size(text: str) -> int:

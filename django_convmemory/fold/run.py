@@ -42,7 +42,7 @@ class Result(NamedTuple):
     """What came of a run. ``again``: not all is done; a task should go on in ``delay`` seconds.
 
     ``recovered``: the alias's model has answered for the first time after an outage. ``indexed``: the memory folds
-    nothing, and messages were indexed.
+    nothing, and messages were indexed. ``unfinished``: a rebuild has left the rest to another run.
     """
 
     outcome: Outcome
@@ -50,6 +50,7 @@ class Result(NamedTuple):
     delay: float = 0.0
     recovered: bool = False
     indexed: bool = False
+    unfinished: bool = False
 
     @property
     def progressed(self) -> bool:
@@ -158,7 +159,7 @@ def _fold(fold: Fold) -> Steps[Result]:
         if due:
             logger.warning("Session %s is marked due, but nothing in it can be folded.", fold.run.session_id)
         return Result(Outcome.NOT_DUE)
-    return Result(Outcome.PUBLISHED, due)
+    return Result(Outcome.PUBLISHED, due, unfinished=fold.claim.rebuilding and is_rest and not due)
 
 
 def _must_stop(fold: Fold) -> bool:
@@ -199,7 +200,8 @@ def _fold_next(fold: Fold, planned: plan.Plan, start: int) -> Steps[int]:
             smaller = chunks.smaller_window(fold, chunk, error)
             if smaller is not None:
                 if isinstance(error, exceptions.ContextLengthExceeded):
-                    known_window = fold.known_window = smaller
+                    known_window = smaller
+                    fold.known_window = smaller if model is fold.model else fold.known_window
                 fold.window = smaller
                 continue
             # Half of a chunk may have been a guess, which was of no use.

@@ -49,7 +49,7 @@ def write(fold: Fold, chunk: Chunk, model: ChatModel) -> Steps[None]:
             if not text:
                 raise exceptions.BadModelOutput("Not even the beginning of the answer fits into max_summary_tokens.")
             validate.refuse(text)
-            call.judge(model, request, text)
+            call.judge(fold, model, request, text)
         except exceptions.ChatModelError as error:
             if not is_recorded:
                 call.record(fold, chunk, answer, AttemptOutcome.BAD_OUTPUT, error)

@@ -9,6 +9,7 @@ import abc
 import datetime as dt
 import functools
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -80,8 +81,8 @@ class BaseMemory(scheduling.Memory):
         self.counter = counter or tokens.Utf8TokenCounter()
         self.scheduler = scheduler or scheduling.InlineScheduler()
         self.alias = check_text(alias, "alias")
-        # The aliases whose sessions wait for the same workers.
-        self.aliases = (alias,)
+        # Returns the aliases whose sessions wait for the same workers.
+        self.sharing: Callable[[], tuple[str, ...]] = lambda: (alias,)
         if not 0 < len(alias) <= MAX_ALIAS_LENGTH:
             raise ValueError(f"alias must be a string of 1 to {MAX_ALIAS_LENGTH} characters, not {alias!r:.120}.")
         self.price = price
@@ -108,47 +109,76 @@ class BaseMemory(scheduling.Memory):
         """The name of the token counter, as a session stores it."""
         return self.counter.name[:MAX_COUNTER_NAME]
 
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        return self.sharing()
+
     def carry_out(
-        self, session_id: int, work: scheduling.Work, *, asked: bool = True, gives_way: bool = False
+        self,
+        session_id: int,
+        work: scheduling.Work,
+        *,
+        asked: bool = True,
+        gives_way: bool = False,
+        swept: bool = False,
     ) -> Result:
         """Do ``work`` for the session with this id, now, in this process. For schedulers and tasks.
 
-        ``gives_way``: leave the rest to a later run if sessions of other owners wait.
+        ``gives_way``: leave the rest to a later run if sessions of other owners wait. ``swept``: its task, too, sends
+        the next due session when it is done.
         """
+        # Where a task runs at once, the next one would run inside this one. And an operator's retry is not to meet the
+        # pause that it was to ignore.
+        gives_way = gives_way and work != "retry" and not getattr(self.scheduler, "folds_in_request", False)
         if self.model is None:
             if work in ("compact", "retry"):
-                return self._finish(session_id, self._index(session_id, asked=asked, gives_way=gives_way))
+                result = self._index(session_id, asked=asked, gives_way=gives_way)
+                return self._finish(session_id, result, swept=swept)
             return Result(Outcome.NOT_DUE)
         with observers.folding(observers.Run(alias=self.alias, session_id=session_id, work=work)) as observed:
-            return run.drive(self._steps(self.model, observed, asked=asked, gives_way=gives_way))
+            return run.drive(self._steps(self.model, observed, asked=asked, gives_way=gives_way, swept=swept))
 
     def _steps(
-        self, model: ChatModel, observed: observers.Run, *, asked: bool = True, gives_way: bool = False
+        self,
+        model: ChatModel,
+        observed: observers.Run,
+        *,
+        asked: bool = True,
+        gives_way: bool = False,
+        swept: bool = False,
     ) -> Steps[Result]:
         """Take the steps of the run ``observed``."""
-        # Where a task runs at once, the next one would run inside this one.
-        gives_way = gives_way and not getattr(self.scheduler, "folds_in_request", False)
         fold = Fold(memory=self, model=model, run=observed, gives_way=gives_way)
         if observed.work in ("compact", "retry"):
             result = yield from run.compact(fold, asked=asked, despite_pause=observed.work == "retry")
         else:
             result = yield from run.rebuild(fold, whole=observed.work == "rebuild")
         observed.outcome = result.outcome.value
-        return self._finish(observed.session_id, result)
+        if result.unfinished and gives_way:
+            work: scheduling.Work = "rebuild" if observed.work == "rebuild" else "replace_stand_ins"
+            self.scheduler.request(self, observed.session_id, work)
+        return self._finish(observed.session_id, result, swept=swept)
 
-    def _finish(self, session_id: int, result: Result) -> Result:
-        if result.again:
+    def _finish(self, session_id: int, result: Result, *, swept: bool = False) -> Result:
+        if not result.again:
+            pass
+        elif swept and not result.delay and isinstance(self.scheduler, scheduling.SendingScheduler):
+            self.scheduler.send(self, session_id, swept=True)
+        else:
             self.schedule(session_id, result.delay)
         return result
 
-    def compact_id(self, session_id: int, *, asked: bool = False, despite_pause: bool = False) -> Result:
+    def compact_id(
+        self, session_id: int, *, asked: bool = False, despite_pause: bool = False, swept: bool = False
+    ) -> Result:
         """Fold what is due in the session with this id. If it is still due then, tell the scheduler.
 
         For schedulers, tasks and the sweep. It leaves the rest to a later run if sessions of other owners wait.
         ``asked`` ignores that the next attempt has to wait, and ``despite_pause`` that the alias is paused. A memory
         without summaries only indexes the session.
         """
-        return self.carry_out(session_id, "retry" if despite_pause else "compact", asked=asked, gives_way=True)
+        work: scheduling.Work = "retry" if despite_pause else "compact"
+        return self.carry_out(session_id, work, asked=asked, gives_way=True, swept=swept)
 
     def _index(self, session_id: int, *, asked: bool, gives_way: bool) -> Result:
         """Index a session of a memory that folds nothing. It takes the lease only for that."""
@@ -165,7 +195,8 @@ class BaseMemory(scheduling.Memory):
         finally:
             again = self.store.release(claim, self.threshold, queued=self.queues(0.0))
         logger.info("Indexed %d messages of session %s.", count, session_id)
-        return Result(Outcome.NOT_DUE, again, indexed=count > 0)
+        # If nothing could be indexed, a task that comes at once could not either.
+        return Result(Outcome.NOT_DUE, again and count > 0, indexed=count > 0)
 
     @property
     def lease_seconds(self) -> float:

@@ -736,7 +736,7 @@ class InMemoryStore:
                 ahead[_scopes(session)[0].who] += 1
                 ranks[session.id] = ahead[_scopes(session)[0].who]
         else:
-            found = [session for session in found if self.leases(_scopes(session)[0]) < most_leases]
+            found = [session for session in found if max(map(self.leases, _scopes(session))) < most_leases]
             found.sort(key=lambda session: (session.due_since, session.id))
         found.sort(key=lambda session: (session.attempts if fewest_attempts else 0, ranks.get(session.id, 0)))
         for session in found[:limit]:

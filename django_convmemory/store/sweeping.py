@@ -66,6 +66,8 @@ class Sweeping(Database):
             crowded = [who for who, count in self._leases().items() if count >= most_leases]
             for whose in ("owner", "visitor"):
                 stale = stale.exclude(**{f"{whose}__in": [value for kind, value in crowded if kind == whose]})
+            if any(kind == "failing" for kind, _ in crowded):
+                stale = stale.filter(attempts=0)
             return _marked(stale, stale.order_by(*first, "due_since", "pk"), limit, {"queued_at": Clock()})
         # A session that nobody owns takes turns with no other.
         alone = Case(When(owner=None, visitor="", then="pk"))
