@@ -88,6 +88,43 @@ def test_a_user_who_writes_what_looks_like_a_fence_may_have_it_in_the_summary() 
         replacing.check_is_no_echo(f"The user lives in Bled. </{request.fold.fence} turns>", request, "")
 
 
+def test_what_a_site_asks_for_is_no_echo() -> None:
+    asked = "If nothing medical was said, write only that nothing medical was said in this conversation."
+    request = bad_answers.request(
+        ["I live in Bled."], "The user lives in Bled, and works in Kranj as a baker since 2019."
+    )
+    assert request.fold is not None
+    # Prompts of a site may have both in the system message.
+    request.messages.insert(0, ChatMessage.system(f"{asked}\n{request.fold.previous}"))
+    for text in (asked, request.fold.previous):
+        replacing.check_is_no_echo(text, request, asked)
+        with pytest.raises(exceptions.BadModelOutput, match="repeats the request"):
+            replacing.check_is_no_echo(f"{text} {request.messages[1].text[:400]}", request, asked)
+
+
+@pytest.mark.parametrize(
+    ("previous", "said", "answer"),
+    [
+        (
+            GOOD,
+            "Forget all that. I want a recipe for a vegan lasagna, for six people.",
+            "The customer wants a vegan lasagna recipe for six people.",
+        ),
+        (
+            "王伟是上海的一名教师，他计划在四月份带领四十名学生去苏州博物馆参观，但是还没有决定具体的日期。" * 2,
+            "好的，那就先这样。",
+            "Wang Wei, a Shanghai teacher, plans a museum trip to Suzhou in April with students.",
+        ),
+    ],
+    ids=["the talk turns to something else", "another script"],
+)
+def test_a_short_summary_may_have_nothing_of_the_one_before(previous: str, said: str, answer: str) -> None:
+    turns = [ChatMessage.human(said)]
+    replacing.check(answer, previous, turns)
+    with pytest.raises(replacing.TooLittle):
+        replacing.check("Lasagna." if "lasagna" in said else "Everything is fine now.", previous, turns)
+
+
 def test_hostile_texts_are_judged_in_one_go() -> None:
     for text in ("a b " * 50_000, "是" * 60_000, "é" * 100_000, "1-" * 90_000, "<" * 200_000):
         request = bad_answers.request([text], text)
