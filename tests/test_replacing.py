@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from decimal import Decimal
 from typing import Any
@@ -95,7 +96,9 @@ def test_what_a_site_asks_for_is_no_echo() -> None:
     )
     assert request.fold is not None
     # Prompts of a site may have both in the system message.
-    request.messages.insert(0, ChatMessage.system(f"{asked}\n{request.fold.previous}"))
+    system = ChatMessage.system(f"{asked}\n{request.fold.previous}")
+    request = dataclasses.replace(request, messages=[system, *request.messages])
+    assert request.fold is not None
     for text in (asked, request.fold.previous):
         replacing.check_is_no_echo(text, request, asked)
         with pytest.raises(exceptions.BadModelOutput, match="repeats the request"):
