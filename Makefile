@@ -35,7 +35,7 @@ export PIP_CONSTRAINT = constraints.txt
 RELEASE := release-lowest release-low release-high release-partitions release-frameworks release-chaos release-chaos-tasks
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-all test-release $(RELEASE) test-chaos test-frameworks golden bench docs screenshots messages schema lint format demo replay constraints clean
+.PHONY: help setup test test-all test-release $(RELEASE) test-chaos test-frameworks golden dump bench docs screenshots messages schema lint format demo replay constraints clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -96,6 +96,11 @@ test-frameworks: $(VENV)/.frameworks ## Run the tests of the agent frameworks (O
 golden: $(VENV)/.servers ## Write the golden files of the SQL statements, tests/golden, again
 	CONVMEMORY_WRITE_GOLDEN=1 $(BIN)/python -m tests.run release tests/test_statements.py
 
+dump: $(VENV)/.servers ## Write the dumps of this release, tests/releases: once, at the release
+	for database in sqlite postgresql mariadb; do \
+		CONVMEMORY_TEST_DATABASE=$$database $(BIN)/python -m tests.releases.write || exit 1; \
+	done
+
 lint: $(VENV)/.lint ## Check format, lint, types, layers and migrations
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -108,7 +113,7 @@ docs: $(VENV)/.docs ## Build the documentation in build/docs, and fail at a warn
 	@echo build/docs/index.html
 
 screenshots: $(VENV)/.test ## Take the screenshots of the documentation again, docs/images (needs Chromium)
-	CONVMEMORY_SCREENSHOTS=docs/images $(BIN)/python -m pytest -q tests/admin/test_browser.py tests/example -k "pages or pictures"
+	CONVMEMORY_SCREENSHOTS=docs/images $(BIN)/python -m pytest -q tests/admin/test_browser.py tests/example -k "pages or pictures or is_played"
 
 messages: $(VENV)/.test ## Collect the texts to translate, and compile the translations (needs gettext)
 	cd django_convmemory && $(abspath $(BIN))/python -m django makemessages --all --no-location --no-wrap --no-obsolete

@@ -4,7 +4,7 @@
 
 Identifiers are numbers of four digits or more, amounts, dates, e-mail addresses, URLs, and codes of letters and digits.
 For each memory it prints how many of them the summaries keep, and for each model and prompt how many of those that a
-fold was given are in the new text. It calls no model and changes nothing. ``docs/howto/evaluating.md`` describes it.
+fold was given are in the new text. It calls no model and changes nothing. ``docs/guides/evaluating.md`` describes it.
 """
 
 from __future__ import annotations

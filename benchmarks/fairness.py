@@ -81,10 +81,12 @@ def measure(arguments: argparse.Namespace) -> None:
             began, due = time.monotonic(), dict[str, dt.datetime]()
             with worker(THREADS, "--prefetch-multiplier", "1"):
                 for number in range(small):
+                    # After 15 s, the workers are busy with the large ones.
                     time.sleep(max(0.0, began + 15 + number * arguments.gap - time.monotonic()))
                     append(f"small {number}", users[1 + number % 4], SMALL)
                     due[f"small {number}"] = dt.datetime.now(dt.UTC)
                 while Session.objects.due().exists() and time.monotonic() < began + PATIENCE:
+                    # The worker folds meanwhile.
                     time.sleep(0.5)
             took = time.monotonic() - began
             line = f"{large} large sessions, {small} small: all folded in {took:.0f} s"

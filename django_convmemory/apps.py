@@ -13,11 +13,9 @@ class ConvMemoryConfig(AppConfig):
     def ready(self) -> None:
         from django_convmemory import checks
         from django_convmemory.api.conf import check_settings as check_api
-        from django_convmemory.monitoring.conf import check_settings as check_monitoring
 
         checks.register()
-        for check in (check_api, check_monitoring):
-            register(check)
+        register(check_api)
         setting_changed.connect(_forget, dispatch_uid="convmemory.forget")
 
 

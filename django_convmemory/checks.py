@@ -20,9 +20,29 @@ from django_convmemory.memory import ConversationMemory, memories
 
 _NO_WORKER = (
     'Until this is repaired, nothing is summarized. To do without a worker, set "SCHEDULER": {"BACKEND": '
-    '"django_convmemory.scheduling.InlineScheduler"}, which lets requests wait for the model, or choose the '
+    '"django_convmemory.sweeping.ThreadScheduler"}, which folds in a thread of the web server, or choose the '
     'NullScheduler and run "manage.py convmemory_sweep --watch".'
 )
+# Schedulers have these attributes. The warnings say what follows, and what to do.
+_NO_WORKERS = (
+    (
+        "folds_in_request",
+        "convmemory.W002",
+        "a request that appends waits for the model",
+        (
+            "Use django_convmemory.tasks.CeleryScheduler, or the NullScheduler with convmemory_sweep --watch. The "
+            "DjangoTasksScheduler needs a backend in TASKS that a worker runs."
+        ),
+    ),
+    (
+        "folds_in_web_process",
+        "convmemory.W013",
+        "the processes that answer requests make the summaries too. If one ends, its summary comes minutes later",
+        "Use django_convmemory.tasks.CeleryScheduler. If this is enough for your site, silence this check.",
+    ),
+)
+# Before 0.1.0, the migration was rewritten several times. This column of a session came with the last change.
+_NEWEST_COLUMN_OF_0_1_0 = "fold_window"
 # A summary of so many tokens has room for an identifier, even if each character is a token.
 _ROOM_FOR_ANY_COUNTER = 150
 
@@ -42,26 +62,20 @@ def register() -> None:
 
 
 def check_settings(**kwargs: Any) -> list[checks.CheckMessage]:
-    """convmemory.E001 to E009, E012 and E013: ``CONVMEMORY`` or ``CONVMEMORY_CURRENCY`` is invalid."""
+    """convmemory.E001 to E009, E012, E013 and E015: ``CONVMEMORY`` or ``CONVMEMORY_CURRENCY`` is invalid."""
     return [checks.Error(problem.message, hint=problem.hint, id=problem.id) for problem in conf.problems()]
 
 
 def check_scheduler(**kwargs: Any) -> list[checks.CheckMessage]:
-    """convmemory.W002: requests wait for the model."""
+    """convmemory.W002 and W013: requests wait for the model, or summaries are made beside requests."""
     if settings.DEBUG:
         return []
     schedulers = {alias: conf.read(alias).arguments.get("scheduler") for alias in _aliases()}
     return [
-        checks.Warning(
-            f'CONVMEMORY["{alias}"] uses the {type(scheduler).__name__}: a request that appends waits for the model.',
-            hint=(
-                "Use django_convmemory.tasks.CeleryScheduler, or the NullScheduler with convmemory_sweep --watch. The "
-                "DjangoTasksScheduler needs a backend in TASKS that a worker runs."
-            ),
-            id="convmemory.W002",
-        )
+        checks.Warning(f'CONVMEMORY["{alias}"] uses the {type(scheduler).__name__}: {what}.', hint=hint, id=check)
         for alias, scheduler in schedulers.items()
-        if getattr(scheduler, "folds_in_request", False)
+        for attribute, check, what, hint in _NO_WORKERS
+        if getattr(scheduler, attribute, False)
     ]
 
 
@@ -112,12 +126,30 @@ def check_times(**kwargs: Any) -> list[checks.CheckMessage]:
 
 
 def check_routers(**kwargs: Any) -> list[checks.CheckMessage]:
-    """convmemory.E011 and W010: the database routers separate the sessions from the users who own them."""
+    """convmemory.E011 and W010: the database routers separate the sessions from their users, or from other tables."""
     return [
         message
         for using in _session_databases()
-        for message in (*_check_owners(using, router.db_for_write(get_user_model())), *_check_other_databases(using))
+        for message in (
+            *_check_owners(using, router.db_for_write(get_user_model())),
+            *_check_referring_tables(using),
+            *_check_other_databases(using),
+        )
     ]
+
+
+def _check_referring_tables(using: str) -> Iterator[checks.CheckMessage]:
+    """A table with a foreign key to sessions, such as that of the embeddings, has to be where the sessions are."""
+    same = [alias for alias in connections if _identity(alias) == _identity(using)]
+    for relation in models.Session._meta.related_objects:
+        refers = relation.related_model._meta
+        if not any(router.allow_migrate_model(alias, relation.related_model) for alias in same):
+            yield checks.Error(
+                f'The database routers put sessions in "{using}", but do not allow the table of "{refers.label}" '
+                "there, which refers to sessions.",
+                hint=f'Let the routers treat the app "{refers.app_label}" as the app "convmemory".',
+                id="convmemory.E011",
+            )
 
 
 def _check_owners(using: str, users: str) -> Iterator[checks.CheckMessage]:
@@ -172,17 +204,36 @@ def _identity(using: str) -> tuple[Any, ...]:
 
 
 def check_database(databases: Sequence[str] | None = None, **kwargs: Any) -> list[checks.CheckMessage]:
-    """convmemory.W004, W005 and W008: the database that holds the sessions, and the memories' backends.
+    """convmemory.E016, W004, W005 and W008: the database that holds the sessions, and the memories' backends.
 
     These checks run only for the databases that are asked for, because some of them connect to the database.
     """
-    return [
+    asked = [using for using in _session_databases() if using in (databases or ())]
+    # The other checks would fail on old tables.
+    return [message for using in asked for message in _check_old_tables(using)] or [
         message
-        for using in _session_databases()
-        if using in (databases or ())
+        for using in asked
         for check in (_check_sqlite_locking, _check_misconfigured, _check_backends)
         for message in check(using)
     ]
+
+
+def _check_old_tables(using: str) -> Iterator[checks.CheckMessage]:
+    """convmemory.E016."""
+    table, introspection = models.Session._meta.db_table, connections[using].introspection
+    with connections[using].cursor() as cursor:
+        if table not in introspection.table_names(cursor):
+            return
+        columns = {column.name for column in introspection.get_table_description(cursor, table)}
+    if _NEWEST_COLUMN_OF_0_1_0 not in columns:
+        yield checks.Error(
+            f'The tables of conversations in the database "{using}" are from before release 0.1.0: "{table}" has no '
+            f'column "{_NEWEST_COLUMN_OF_0_1_0}". No migration leads from them to this release.',
+            hint='With the old code, run "manage.py convmemory_export --output FILE", and then "manage.py migrate '
+            'convmemory zero", which drops the tables. With this code, run "manage.py migrate", and then "manage.py '
+            'convmemory_import FILE".',
+            id="convmemory.E016",
+        )
 
 
 def _check_sqlite_locking(using: str) -> Iterator[checks.CheckMessage]:
@@ -226,6 +277,7 @@ def _check_backends(using: str) -> Iterator[checks.CheckMessage]:
             (memory.model, "Until this is repaired, nothing is summarized."),
             (memory.counter, "Until this is repaired, tokens are estimated."),
             (memory.scheduler if memory.summarizes else None, _NO_WORKER),
+            (memory.reranker, "Until this is repaired, searches have the order of the words."),
         ):
             if problem := getattr(backend, "problem", None):
                 yield checks.Warning(

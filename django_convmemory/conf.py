@@ -34,7 +34,10 @@ DEFAULTS: Mapping[str, Any] = {
     "PROMPTS": {"BACKEND": "django_convmemory.prompts.DefaultPrompts"},
     "TOKEN_COUNTER": {"BACKEND": "django_convmemory.tokens.Utf8TokenCounter"},
     "SCHEDULER": {"BACKEND": "django_convmemory.tasks.CeleryScheduler"},
+    "RERANKER": None,
 }
+# Those that may be None.
+_OPTIONAL = ("FALLBACK_CHAT_MODEL", "RERANKER")
 # The options of a strategy that the settings leave out. The limit of the summary buffer is a third of the prompt.
 STRATEGY_DEFAULTS = {
     "max_token_limit": MAX_CONTEXT_TOKENS // 3,
@@ -42,7 +45,8 @@ STRATEGY_DEFAULTS = {
     "buffer_size": 20,
     "window_size": 20,
 }
-
+# The kinds of parameters that take one option.
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 # The setting with the currency of all prices.
 CURRENCY = "CONVMEMORY_CURRENCY"
@@ -101,6 +105,7 @@ _SUMMARIZING_BACKENDS = {
 _OTHER_BACKENDS = {
     "TOKEN_COUNTER": _Backend("convmemory.E007", "counter", ("name", "count", "count_text")),
     "SCHEDULER": _Backend("convmemory.E008", "scheduler", ("schedule", "request", "after_commit", "queues")),
+    "RERANKER": _Backend("convmemory.E015", "reranker", ("rerank", "prepare")),
 }
 
 
@@ -197,7 +202,8 @@ def _collecting(problems: list[Problem]) -> Iterator[None]:
 
 
 def _invalid(check_id: str, message: str, hint: str) -> InvalidSettings:
-    return InvalidSettings(Problem(check_id, message, hint))
+    # The message of another library's error may end without a full stop.
+    return InvalidSettings(Problem(check_id, f"{message.rstrip('.')}.", hint))
 
 
 def _shape(value: object) -> str:
@@ -284,7 +290,7 @@ def _price(chat_model: Any, where: str) -> Price | None:
 
 def _build_backend(key: str, value: Any, where: str, backend: _Backend) -> Any:
     """Build what a setting of the form ``{"BACKEND": path, "OPTIONS": {…}}`` describes."""
-    if value is None and key == "FALLBACK_CHAT_MODEL":
+    if value is None and key in _OPTIONAL:
         return None
     if not isinstance(value, Mapping) or not isinstance(value.get("BACKEND"), str):
         raise _invalid(
@@ -298,12 +304,15 @@ def _build_backend(key: str, value: Any, where: str, backend: _Backend) -> Any:
     try:
         factory = import_string(path)
         parameters = inspect.signature(factory).parameters
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
+    # RuntimeError: an app with models is not in INSTALLED_APPS.
+    except (ImportError, AttributeError, TypeError, ValueError, RuntimeError) as error:
         message = f'{where}["BACKEND"] is {path!r}: {error}'
         raise _invalid(backend.check_id, message, "Write the dotted path of a class.") from error
+    except ImproperlyConfigured as error:  # It says what the site has to do.
+        message = f'{where}["BACKEND"] is {path!r}, which cannot be imported.'
+        raise _invalid(backend.check_id, message, str(error)) from error
     _check_options_form(backend.check_id, options, f'{where}["OPTIONS"]')
-    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        _check_known(backend.check_id, f'{where}["OPTIONS"]', "option", options, parameters)
+    _check_option_names(backend.check_id, f'{where}["OPTIONS"]', options, parameters)
     try:
         _check_types(factory, options)
         built = factory(**options)
@@ -315,6 +324,16 @@ def _build_backend(key: str, value: Any, where: str, backend: _Backend) -> Any:
             message = f'{where}["BACKEND"] is {path!r}, which has no {name}.'
             raise _invalid(backend.check_id, message, f"Write the path of a class that can be a {key}.")
     return built
+
+
+def _check_option_names(
+    check_id: str, where: str, options: Mapping[str, Any], parameters: Mapping[str, inspect.Parameter]
+) -> None:
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        _check_known(check_id, where, "option", options, parameters)
+    for name, parameter in parameters.items():
+        if parameter.default is parameter.empty and parameter.kind in _NAMED and name not in options:
+            raise _invalid(check_id, f"{where} lacks the option {name!r}.", f'Add the option "{name}".')
 
 
 def _check_types(factory: Callable[..., Any], options: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ import dataclasses
 import json
 import math
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, Self
 
 from django_convmemory import content_parts
@@ -129,6 +129,14 @@ def thaw(value: Any) -> Any:
 def dumps(value: Any) -> str:
     """Return ``value`` as compact JSON."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def loads(text: str | bytes) -> Any:
+    """Return the value of a JSON text, or None if it is not JSON."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 def as_text(value: Any) -> str:
@@ -461,7 +469,7 @@ class ChatMessage:
         """The text of the content. Text parts are joined by line feeds; without any text it is ""."""
         if isinstance(self.content, str):
             return self.content
-        return "\n".join(text_parts(self.content or ()))
+        return "\n".join(part["text"] for part in self.content or () if isinstance(part.get("text"), str))
 
     @property
     def pinned(self) -> bool:
@@ -541,11 +549,6 @@ def called(call: Mapping[str, Any]) -> tuple[str, str]:
     details = details if isinstance(details, Mapping) else {}
     arguments = details.get("arguments", details.get("input"))
     return str(details.get("name") or ""), "" if arguments is None else as_text(arguments)
-
-
-def text_parts(parts: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the text of each content part that has one."""
-    return [part["text"] for part in parts if isinstance(part.get("text"), str)]
 
 
 def spoken(message: ChatMessage) -> str:

@@ -25,6 +25,7 @@ from django_convmemory.rules.pause import UNTIL_ANSWERED, Pause, Reason
 from django_convmemory.rules.strategies import Threshold
 from django_convmemory.rules.used_keys import FORGOTTEN_AFTER
 from django_convmemory.rules.values import MAX_MODEL_NAME, AttemptOutcome, SessionName, SummaryVersion
+from django_convmemory.signals import content_changed
 
 
 class SessionState(models.TextChoices):
@@ -388,6 +389,11 @@ def _hand_on_forks(sender: type[Session], instance: Session, using: str, **kwarg
         origins = list(sessions.filter(pk=instance.pk).values_list("forked_from", flat=True))
     for origin in origins:
         sessions.filter(forked_from=instance).update(forked_from=origin)
+
+
+@receiver(signals.pre_delete, sender=Session)
+def _tell_of_deletion(sender: type[Session], instance: Session, using: str, **kwargs: Any) -> None:
+    content_changed.send(sender, using=using, session_id=instance.pk, first=1, last=None, copied_from=None)
 
 
 def _of_session(related_name: str) -> models.ForeignKey[Session, Session]:

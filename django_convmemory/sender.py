@@ -1,6 +1,6 @@
 """Sends hints to the Celery broker, and lets no append wait for the broker.
 
-Why this is not one call of ``apply_async``, with measurements in docs/design.md:
+Why this is not one call of ``apply_async``, with measurements in docs/inside/design.md:
 
 - Celery's own sending blocks for seconds if the broker is down, and for much longer if it hangs. Timeouts bound that,
   but not the lookup of a host name, nor a broker that answers byte by byte. So a thread sends, and a caller that waits

@@ -13,7 +13,7 @@ For example::
         ...  # Append messages until a session is due.
         assert convmemory.run() == ["published"]
 
-``docs/testing.md`` is the manual.
+``docs/guides/testing.md`` is the manual.
 """
 
 from __future__ import annotations

@@ -202,22 +202,14 @@ class SummaryBufferEstimate:
         return self.count_text(message.text)
 
 
-class _Vocabulary(NamedTuple):
-    """A vocabulary file of tiktoken. Its name is the SHA-1 of its download address; ``sha256`` is of its content."""
-
-    file: str
-    sha256: str
-
-
-_O200K = _Vocabulary(
-    "fb374d419588a4632f3f557e76b4b70aebbca790",
-    "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
-)
-_CL100K = _Vocabulary(
-    "9b5ad71b2ce5302211f9c61530b329a4922fc6a4",
-    "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
-)
-_VOCABULARIES = {"cl100k_base": _CL100K, "o200k_base": _O200K, "o200k_harmony": _O200K}
+# The vocabulary files of tiktoken. The name of a file is the SHA-1 of its download address.
+_CL100K, _O200K = "9b5ad71b2ce5302211f9c61530b329a4922fc6a4", "fb374d419588a4632f3f557e76b4b70aebbca790"
+_FILES = {"cl100k_base": _CL100K, "o200k_base": _O200K, "o200k_harmony": _O200K}
+# The SHA-256 of the content of each.
+_CONTENTS = {
+    _CL100K: "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
+    _O200K: "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
+}
 
 
 class TiktokenCounter(_MessageCounter):
@@ -233,8 +225,8 @@ class TiktokenCounter(_MessageCounter):
     """
 
     def __init__(self, encoding: str = "o200k_base") -> None:
-        if encoding not in _VOCABULARIES:
-            raise ValueError(f"encoding must be one of {', '.join(_VOCABULARIES)}, not {encoding!r}.")
+        if encoding not in _FILES:
+            raise ValueError(f"encoding must be one of {', '.join(_FILES)}, not {encoding!r}.")
         self.encoding = encoding
 
     @property
@@ -244,7 +236,7 @@ class TiktokenCounter(_MessageCounter):
             import tiktoken  # noqa: F401
         except ImportError:
             return "tiktoken is not installed. Install django-convmemory[tiktoken]"
-        if not _is_on_disk(_VOCABULARIES[self.encoding]):
+        if not _is_on_disk(_FILES[self.encoding]):
             return (
                 f"The vocabulary of {self.encoding} is missing or damaged. On a machine with network access, run "
                 f"TIKTOKEN_CACHE_DIR=FOLDER python -c 'import tiktoken; tiktoken.get_encoding(\"{self.encoding}\")'. "
@@ -273,14 +265,14 @@ def _encoder(encoding: str) -> Callable[[str], Sequence[int]] | None:
     return tiktoken.get_encoding(encoding).encode_ordinary
 
 
-def _is_on_disk(vocabulary: _Vocabulary) -> bool:
+def _is_on_disk(file: str) -> bool:
     """Whether tiktoken will find the file in its own folder, undamaged. It downloads a damaged file again."""
     folder = os.environ.get("TIKTOKEN_CACHE_DIR", os.environ.get("DATA_GYM_CACHE_DIR"))
     if folder == "":  # The empty string turns tiktoken's cache off.
         return False
-    path = pathlib.Path(folder or pathlib.Path(tempfile.gettempdir()) / "data-gym-cache") / vocabulary.file
+    path = pathlib.Path(folder or pathlib.Path(tempfile.gettempdir()) / "data-gym-cache") / file
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest() == vocabulary.sha256
+        return hashlib.sha256(path.read_bytes()).hexdigest() == _CONTENTS[file]
     except OSError:
         return False
 

@@ -31,7 +31,7 @@ autodoc_preserve_defaults = True
 add_module_names = False
 
 with (pathlib.Path(__file__).parent.parent / "pyproject.toml").open("rb") as file:
-    SOURCE = tomllib.load(file)["project"]["urls"]["Source"]
+    SOURCE = tomllib.load(file)["project"].get("urls", {}).get("Source")
 
 # What autodoc imports is the code of a Django app.
 settings.configure(
@@ -49,14 +49,24 @@ django.setup()
 
 
 def setup(app: Any) -> None:
-    """Fill in the page of the commands, and link the files that are no pages to the repository."""
+    """Fill in what the commands print, and link the files that are no pages, if there is a repository."""
     app.connect("source-read", lambda app, name, content: read(content))
 
 
 def read(content: list[str]) -> None:
-    text = content[0].replace("{{ COMMANDS }}", commands()).replace("\n`make docs` fills this page in.", "")
-    outside = r"\]\((?:\.\./)+((?:example_project/|django_convmemory/|README|CONTRIBUTING)[^)]*)\)"
-    content[0] = re.sub(outside, rf"]({SOURCE}/blob/main/\1)", text)
+    for name in ("README", "SECURITY"):
+        if f"{{{{ {name} }}}}" in content[0]:
+            whole = (pathlib.Path(__file__).parent.parent / f"{name}.md").read_text(encoding="utf-8")
+            content[0] = (
+                whole.replace("](docs/", "](").replace("](SECURITY", "](../SECURITY").replace("](CONTR", "](../CONTR")
+            )
+        content[0] = re.sub(rf"\]\((?:\.\./)+{name}\.md", f"](/{name.lower()}.md", content[0])
+    text = content[0].replace("{{ COMMANDS }}", commands())
+    outside = r"\((?:\.\./)+((?:example_project/|django_convmemory/|README|CONTRIBUTING)[^)]*)\)"
+    if SOURCE:
+        content[0] = re.sub(rf"\]{outside}", rf"]({SOURCE}/blob/main/\1)", text)
+    else:
+        content[0] = re.sub(rf"\[([^]]*)\]{outside}", r"\1", text)
 
 
 def commands() -> str:
@@ -71,5 +81,5 @@ def commands() -> str:
         parser._actions = [action for action in parser._actions if shared.isdisjoint(action.option_strings)]
         for group in parser._action_groups:
             group._group_actions = [action for action in group._group_actions if action in parser._actions]
-        parts.append(f"## {name}\n\n```text\n{parser.format_help()}```\n")
+        parts.append(f"### {name}\n\n```text\n{parser.format_help()}```\n")
     return "\n".join(parts)

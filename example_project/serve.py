@@ -1,7 +1,9 @@
 #!/usr/bin/env python
 """Run the example until Ctrl-C: the site, a Celery worker that folds, and Celery beat that sweeps.
 
-It needs no server, no key and no network. mysite/settings.py tells how to use real servers.
+It needs no server, no key and no network. mysite/settings.py tells how to use real servers. The variable DEMO_MODEL
+names a model that replies and summarizes. Its key is OPENAI_API_KEY, and its address OPENAI_BASE_URL. Without
+DEMO_MODEL, neither is used.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import worker
 
@@ -28,8 +32,9 @@ START, END = 60.0, 10.0
 class Supervisor:
     """Processes that run together. When one of them ends, all are stopped."""
 
-    def __init__(self, logs: Path) -> None:
+    def __init__(self, logs: Path, environment: Mapping[str, str]) -> None:
         self.logs = logs
+        self.environment = environment
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, name: str, *command: str) -> None:
@@ -37,7 +42,12 @@ class Supervisor:
         with (self.logs / f"{name}.log").open("wb") as log:
             # In its own session, so that Ctrl-C does not reach it. stop() ends it.
             self.processes[name] = subprocess.Popen(
-                [sys.executable, *command], cwd=HERE, stdout=log, stderr=log, start_new_session=True
+                [sys.executable, *command],
+                cwd=HERE,
+                env=self.environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
 
     def ended(self) -> str | None:
@@ -81,24 +91,58 @@ def main() -> int:
         print(f"Port {options.port} is in use. Choose another one: make demo PORT=8001", file=sys.stderr)
         return 1
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "mysite.settings")
+    offline = {name: value for name, value in os.environ.items() if not name.startswith("OPENAI_")}
+    try:
+        model = chosen_model(os.environ)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 1
+    # The model does not fold the example conversations: that would be hundreds of calls.
     for command in (["migrate", "--verbosity", "0", "--no-input"], ["seed_demo"]):
-        if subprocess.call([sys.executable, "manage.py", *command], cwd=HERE):
+        if subprocess.call([sys.executable, "manage.py", *command], cwd=HERE, env=offline):
             return 1
     from mysite import settings
 
-    supervisor = Supervisor(settings.DATA_DIR)
+    supervisor = Supervisor(settings.DATA_DIR, offline | model)
     try:
         # There is no proxy in front, so its headers must not be trusted.
         site = ["uvicorn", "mysite.asgi:application", "--no-proxy-headers", f"--host={HOST}", f"--port={port}"]
         supervisor.start("site", "-m", *site)
         supervisor.start("worker", "-m", "celery", "-A", "mysite", "worker", *worker.OPTIONS)
         supervisor.start("beat", "-m", "celery", "-A", "mysite", "beat", f"--schedule={settings.DATA_DIR / 'beat'}")
-        return watch(supervisor, port)
+        return watch(supervisor, port, described(model))
     except KeyboardInterrupt:
         print("\nStopped.")
         return 0
     finally:
         supervisor.stop()
+
+
+def chosen_model(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of the model that DEMO_MODEL names; none without it, whatever a shell has set.
+
+    Raises ``ValueError`` if neither a key nor an address is given.
+    """
+    name, key, address = (environ.get(each) or "" for each in ("DEMO_MODEL", "OPENAI_API_KEY", "OPENAI_BASE_URL"))
+    if not name:
+        return {}
+    if not key and not address:
+        raise ValueError(
+            f"DEMO_MODEL is {name}, but there is no key. Set OPENAI_API_KEY for OpenAI, or OPENAI_BASE_URL for another "
+            "server."
+        )
+    # The client requires a key, also for a server without keys.
+    variables = {"OPENAI_MODEL": name, "OPENAI_API_KEY": key or "none"}
+    return variables | {"OPENAI_BASE_URL": address} if address else variables
+
+
+def described(model: Mapping[str, str]) -> str:
+    """Return a line about who replies. It has no key and no password."""
+    if not model:
+        return "No model is used: an offline responder replies. To use one, set DEMO_MODEL and OPENAI_API_KEY."
+    server = urlsplit(model.get("OPENAI_BASE_URL", "https://api.openai.com/v1")).netloc.rpartition("@")[2]
+    key = "without a key" if model["OPENAI_API_KEY"] == "none" else "with the key in OPENAI_API_KEY"
+    return f"The model {model['OPENAI_MODEL']} at {server} replies and summarizes, {key}."
 
 
 def free(port: int) -> int | None:
@@ -111,12 +155,13 @@ def free(port: int) -> int | None:
     return free_port
 
 
-def watch(supervisor: Supervisor, port: int) -> int:
-    """Print a message when the site answers. Return the exit code when a process has ended."""
+def watch(supervisor: Supervisor, port: int, description: str) -> int:
+    """Print a message with ``description`` when the site answers. Return the exit code when a process has ended."""
     announced, deadline = False, time.monotonic() + START
     while (ended := supervisor.ended()) is None:
         if not announced and answers(port):
             announced = True
+            print(description)
             print(f"http://{HOST}:{port}/ is the site. Sign in as demo with the password demo.")
             print(f"The logs are in {supervisor.logs}. Press Ctrl-C to stop.", flush=True)
         if not announced and time.monotonic() > deadline:

@@ -10,7 +10,7 @@ from tests.test_typed_pages import FRAMEWORKS, ROOT, modules_of, mypy, package_o
 
 def test_the_code_of_the_pages_passes(tmp_path: pathlib.Path) -> None:
     pages = [
-        ROOT / "docs" / "howto" / f"{page}.md"
+        ROOT / "docs" / "guides" / f"{page}.md"
         for page, module in FRAMEWORKS.items()
         if importlib.util.find_spec(module) is not None
     ]

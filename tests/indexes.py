@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Sequence
 from typing import Any
 
@@ -48,11 +49,25 @@ def stored(key: str = "s") -> list[Segment]:
 
 
 def segments_of(texts: Sequence[str], sittings: set[int], first: int = 1) -> list[Segment]:
-    """Return the segments of users' messages with these texts. Sittings begin at the positions ``sittings``."""
-    terms = [indexing.document(ChatMessage.human(text)) for text in texts]
+    """Return the segments of the messages of "s", with these texts. Sittings begin at the positions ``sittings``."""
+    times = dict(models.Message.objects.filter(session__key="s").values_list("position", "created_at"))
     return segments.extended(
-        None, first, [Document(each, position in sittings) for position, each in enumerate(terms, first)]
+        None,
+        first,
+        [
+            document_of(ChatMessage.human(text), times[position], position in sittings)
+            for position, text in enumerate(texts, first)
+        ],
     )
+
+
+def document_of(
+    message: ChatMessage, said_at: dt.datetime, begins_sitting: bool, *, redacted: bool = False
+) -> Document:
+    terms = indexing.terms_of(message, redacted=redacted)
+    speakers = {"=="} if message.role == "user" else set()
+    hour = int((said_at - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) / dt.timedelta(hours=1))
+    return Document(terms, begins_sitting, hour, frozenset(speakers if terms else ()))
 
 
 def indexed(key: str = "s") -> int:
@@ -61,12 +76,12 @@ def indexed(key: str = "s") -> int:
 
 def expected(memory: ConversationMemory, through: int, key: str | SessionHandle = "s") -> list[Segment]:
     """Return the segments of the first messages as if they had been indexed at once."""
-    terms, previous = [], None
+    documents, previous = [], None
     for message in memory.history(key, after=0, limit=through) if through else []:
         begins = segments.begins_sitting(message.created_at, previous)
-        terms.append(Document(indexing.document(message.message, redacted=message.redacted), begins))
+        documents.append(document_of(message.message, message.created_at, begins, redacted=message.redacted))
         previous = message.created_at
-    return segments.extended(None, 1, terms)
+    return segments.extended(None, 1, documents)
 
 
 def searchable(

@@ -27,7 +27,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
-PATHS = ("/chat/completions", "/responses", "/messages")
+PATHS = ("/chat/completions", "/responses", "/messages", "/embeddings")
 MARKER = re.compile(r"\[\[[^\[\]]*\]\]")
 TURN = re.compile(r"^\[(?:user|assistant)\] (.{1,80})", re.MULTILINE)
 
@@ -191,6 +191,15 @@ def completion(behaviour: Behaviour, body: dict[str, Any], **message: Any) -> di
     }
 
 
+# Words that mean the same are in one set.
+WORDS = ({"doctor", "physician"}, {"dog", "hound"}, {"boat", "ship"})
+
+
+def embedding(text: str) -> list[float]:
+    words = set(re.findall(r"\w+", text.lower()))
+    return [0.1, *(float(not words.isdisjoint(same)) for same in WORDS)]
+
+
 class _HTTPServer(http.server.ThreadingHTTPServer):
     daemon_threads = False  # so that server_close() waits for them
     request_queue_size = 128
@@ -345,6 +354,16 @@ def answer(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> Non
         handler.send_json(completion(behaviour, body))
 
 
+def embed(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
+    """Answer a request for embeddings: each has a number for each of the words of ``WORDS``, and a small one always."""
+    data = [
+        {"object": "embedding", "index": index, "embedding": embedding(text)}
+        for index, text in enumerate(body["input"])
+    ]
+    usage = {"prompt_tokens": 1, "total_tokens": 1}
+    handler.send_json({"object": "list", "model": body["model"], "data": data, "usage": usage})
+
+
 def breaks_off(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
     """Stream half of what there is to say, and go."""
     handler.stream(completion(behaviour, body), behaviour.pace, part=0.5)
@@ -419,7 +438,7 @@ def another_choice(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]
 KINDS |= {
     function.__name__: function
     for function in (
-        *(answer, breaks_off, raw, hang, drip, drip_error, reset_before_body, reset_mid_body),
+        *(answer, embed, breaks_off, raw, hang, drip, drip_error, reset_before_body, reset_mid_body),
         *(rate_limited, no_choices, malformed, html, huge),
     )
 }

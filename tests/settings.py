@@ -69,6 +69,7 @@ INSTALLED_APPS = [
     "rest_framework",
     "django_convmemory",
     "django_convmemory.contrib.partitions",
+    "django_convmemory.contrib.embeddings",
 ]
 MIDDLEWARE = [
     "django.contrib.sessions.middleware.SessionMiddleware",

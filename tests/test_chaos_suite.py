@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -20,13 +21,13 @@ pytestmark = pytest.mark.slow
 
 
 def test_the_documentation_has_each_fault_under_the_heading_of_the_report() -> None:
-    page = (processes.ROOT / "docs/reliability.md").read_text()
+    page = (processes.ROOT / "docs/inside/reliability.md").read_text()
     documented = {}
     for section in page.split("\n### ")[1:]:
         heading, _, text = section.partition("\n")
-        for cells in [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]:
-            if heading in list(registry.Heading) and cells[0].strip() not in ("fault", "---"):
-                documented[cells[0].strip().replace(" ", "_")] = (heading, cells[1].strip())
+        if heading in list(registry.Heading):
+            for name, says in re.findall(r"^- \*\*(.*?)\*\*: (.*(?:\n  .*)*)", text, re.MULTILINE):
+                documented[name.replace(" ", "_")] = (heading, says.replace("\n  ", " "))
 
     faults = registry.faults().values()
 

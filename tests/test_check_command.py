@@ -58,6 +58,13 @@ def test_sessions_without_damage_pass(memory: ConversationSummaryBufferMemory) -
     assert check() == (0, "Checked 2 sessions. Nothing is wrong.\n")
 
 
+def test_sessions_that_fail_are_counted_beside_sound_rows(memory: ConversationSummaryBufferMemory) -> None:
+    models.Session.objects.filter(key="s").update(due_since=Clock(), attempts=3, last_error="ModelUnavailable: down")
+    status, output = check()
+    assert status == 0
+    assert output == "Checked 2 sessions. Nothing is wrong.\n1 failing session: the overview in the admin says why.\n"
+
+
 def test_a_question_that_was_answered_with_keys_passes() -> None:
     """The key of an answer has the place of its question."""
     memory = build(MarkerModel(), 40)

@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 from django.core import checks
+from django.core.management import ManagementUtility, call_command
+from django.core.management.base import SystemCheckError
+from django.db import connection
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.utils import ConnectionHandler
 from django.test import override_settings
@@ -21,6 +24,7 @@ from django_convmemory.rules.pause import Pause, Reason
 from django_convmemory.store.orm import ORMStore
 from tests import processes, projects
 from tests.outages import pause_alias
+from tests.releases import databases
 
 MEMORY = "django_convmemory.memory."
 EXTRACTIVE = {"BACKEND": "django_convmemory.chat_models.extractive.ExtractiveChatModel"}
@@ -237,8 +241,8 @@ def other_connections(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
     yield use
     for handler in handlers:
-        for connection in handler.all(initialized_only=True):
-            BaseDatabaseWrapper.close(connection)  # SQLite's own close() keeps an in-memory database open.
+        for opened in handler.all(initialized_only=True):
+            BaseDatabaseWrapper.close(opened)  # SQLite's own close() keeps an in-memory database open.
 
 
 def sqlite(name: object, **settings: Any) -> dict[str, Any]:
@@ -277,7 +281,7 @@ class SeparateRouter(ChatsRouter):
         return "chats" if model._meta.app_label == "convmemory" else "default"
 
     def allow_migrate(self, db: str, app_label: str, **hints: Any) -> bool | None:
-        return app_label in self.tables[db] if db in self.tables else None
+        return app_label.removesuffix("_embeddings") in self.tables[db] if db in self.tables else None
 
 
 @pytest.mark.parametrize(
@@ -300,6 +304,18 @@ def test_convmemory_e011_sessions_and_users_have_databases_without_each_others_t
         [error] = app_checks.check_routers()
     assert all(table in error.msg for table in missing)
     assert error.msg.count(" in ") == 2 + len(missing)
+
+
+def test_convmemory_e011_a_table_that_refers_to_sessions_is_elsewhere() -> None:
+    class Router:
+        def allow_migrate(self, db: str, app_label: str, **hints: Any) -> bool | None:
+            return False if app_label == "convmemory_embeddings" else None
+
+    with override_settings(DATABASE_ROUTERS=[Router()]):
+        assert reported_with() == ["E011"]
+        [error] = app_checks.check_routers()
+    assert '"convmemory_embeddings.Vector"' in error.msg
+    assert '"convmemory_embeddings"' in (error.hint or "")
 
 
 def test_convmemory_w010_a_session_cannot_have_an_owner(other_connections: Any) -> None:
@@ -329,6 +345,13 @@ def test_convmemory_w010_another_database_would_get_sessions_without_users(
     other_connections(default=sqlite("default"), reports=sqlite("reports"))
     with override_settings(DATABASE_ROUTERS=[Router(reports=apps)]):
         assert reported_with() == ids
+
+
+def test_convmemory_w013_the_web_server_folds() -> None:
+    thread = {"BACKEND": "django_convmemory.sweeping.ThreadScheduler"}
+    assert reported_with(SCHEDULER=thread) == ["W013"]
+    with override_settings(DEBUG=True):
+        assert reported_with(SCHEDULER=thread) == []
 
 
 def test_convmemory_w002_requests_wait_for_the_model() -> None:
@@ -379,6 +402,23 @@ def test_the_database_of_the_tests_passes(db: None) -> None:
     assert reported_with(databases=["default"]) == []
 
 
+@pytest.mark.vendors
+@pytest.mark.django_db(transaction=True)
+def test_convmemory_e016_tables_from_before_the_first_release(tmp_path: pathlib.Path) -> None:
+    with databases.empty(tmp_path):
+        call_command("migrate", verbosity=0, skip_checks=False)
+        with connection.cursor() as cursor:
+            cursor.execute("ALTER TABLE convmemory_session ADD COLUMN later integer NULL")
+            assert reported_with(databases=["default"]) == []
+            cursor.execute("ALTER TABLE convmemory_session DROP COLUMN fold_window")
+            # As it was called then: another check reads it.
+            cursor.execute("ALTER TABLE convmemory_aliasstate RENAME COLUMN paused_until TO until_then")
+        assert reported_with(databases=["default"]) == ["E016"]
+        for arguments in (["migrate"], ["check", "--database", "default"]):
+            with pytest.raises(SystemCheckError, match=r'E016\) .* "default" are from before release 0\.1\.0'):
+                ManagementUtility(["manage.py", *arguments, "--traceback"]).execute()
+
+
 def test_databases_that_were_not_asked_for_are_not_opened(other_connections: Any, tmp_path: pathlib.Path) -> None:
     other_connections(default=sqlite(tmp_path / "chats.sqlite3"))
     with override_settings(CONVMEMORY={"default": {"SCHEDULER": NULL}}):
@@ -412,10 +452,10 @@ def test_convmemory_w008_celery_without_a_broker(broker_url: str, ids: list[str]
 
 @pytest.mark.django_db
 def test_convmemory_w008_names_what_folds_without_a_broker() -> None:
-    page = (processes.ROOT / "docs/howto/development.md").read_text(encoding="utf-8")
+    page = (processes.ROOT / "docs/guides/development.md").read_text(encoding="utf-8")
     with projects.project(""), override_settings(CONVMEMORY={"default": {"CHAT_MODEL": EXTRACTIVE}}):
         [warning] = app_checks.check_database(databases=["default"])
-    for name in ("django_convmemory.scheduling.InlineScheduler", "NullScheduler", "manage.py convmemory_sweep --watch"):
+    for name in ("django_convmemory.sweeping.ThreadScheduler", "NullScheduler", "manage.py convmemory_sweep --watch"):
         assert name in (warning.hint or "")
         assert name in page
 

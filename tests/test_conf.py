@@ -53,6 +53,11 @@ class TypedForCheckersOnly:
         return self.size
 
 
+class NeedsAnOption:
+    def __init__(self, size: int) -> None:
+        pass
+
+
 @contextlib.contextmanager
 def without_setting() -> Iterator[None]:
     with override_settings():
@@ -319,6 +324,26 @@ def test_the_error_names_the_invalid_option_of_a_backend(setting: str, options: 
         error = refused()
     assert f'CONVMEMORY["default"]["{setting}"]["OPTIONS"]' in error
     assert expected in error
+
+
+@pytest.mark.parametrize(
+    ("setting", "path", "option"),
+    [
+        ("CHAT_MODEL", f"{__name__}.NeedsAnOption", "size"),
+        ("TOKEN_COUNTER", f"{__name__}.NeedsAnOption", "size"),
+        ("RERANKER", "django_convmemory.contrib.embeddings.reranker.EmbeddingReranker", "model"),
+    ],
+)
+def test_the_error_says_which_option_to_add(setting: str, path: str, option: str) -> None:
+    with configured(**{setting: {"BACKEND": path}}):
+        error = refused()
+    where = f'CONVMEMORY["default"]["{setting}"]["OPTIONS"]'
+    assert f"{where} lacks the option '{option}'. Add the option \"{option}\"." in error
+
+
+def test_an_error_of_python_ends_before_the_hint() -> None:
+    with configured(CHAT_MODEL={"BACKEND": "no.such.Model"}):
+        assert refused().endswith("No module named 'no'. Write the dotted path of a class.")
 
 
 def test_a_backend_whose_annotations_cannot_be_resolved_is_accepted() -> None:

@@ -358,7 +358,7 @@ def test_the_wire_form_is_that_of_the_messages(conversation: list[ChatMessage], 
     wire: list[Any] = [message.to_openai() for message in says]
     for message in wire:
         if "content" in message and message["role"] == "assistant":
-            message["content"] = message["content"] or None
+            message["content"] = message["content"] if str(message["content"] or "").strip() else None
         if "name" in message:
             message["name"] = names[message["name"]]
     assert context.to_openai() == context.to_openai("any") == wire

@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md, SECURITY.md and docs/architecture.md name files, layers, targets and variables that there are."""
+"""What CONTRIBUTING.md, SECURITY.md and docs/inside/architecture.md name exists: files, layers, targets, variables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests import servers
 
 ROOT = pathlib.Path(__file__).parent.parent
 PACKAGE = ROOT / "django_convmemory"
-PAGES = ("CONTRIBUTING.md", "SECURITY.md", "docs/architecture.md")
+PAGES = ("CONTRIBUTING.md", "SECURITY.md", "docs/inside/architecture.md")
 FOLDERS = "django_convmemory|tests|docs|benchmarks|example_project|scripts|\\.ci|\\.github"
 # Variables that the runs of the tests set for each other.
 INTERNAL = {servers.ABSENT, "CONVMEMORY_TEST_RUN", "CONVMEMORY_TEST_DATABASE_NAME"}
@@ -42,7 +42,9 @@ def test_every_path_exists(page: str) -> None:
 
 def test_every_file_that_the_architecture_names_in_the_package_exists() -> None:
     names = {
-        code for code in code_of("docs/architecture.md") if re.fullmatch(r"[\w/]+(?:\.py|/)", code) and "\n" not in code
+        code
+        for code in code_of("docs/inside/architecture.md")
+        if re.fullmatch(r"[\w/]+(?:\.py|/)", code) and "\n" not in code
     }
 
     assert len(names) > 30
@@ -71,7 +73,7 @@ def test_the_table_of_variables_is_complete() -> None:
 
 
 def test_the_table_of_folders_is_complete() -> None:
-    table = text_of("docs/architecture.md").partition("## The folders")[2].partition("\n## ")[0]
+    table = text_of("docs/inside/architecture.md").partition("## The folders")[2].partition("\n## ")[0]
     folders = {path.parent for path in PACKAGE.glob("*/__init__.py")}
     folders |= {path for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"}
 

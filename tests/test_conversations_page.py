@@ -1,4 +1,4 @@
-"""The code of docs/conversations.md does what the page says."""
+"""The code of docs/guides/conversations.md does what the page says."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from django_convmemory.rules.pause import Reason
 from django_convmemory.testing import ScriptedMemories
 from tests.outages import pause_alias
 
-PAGE = (pathlib.Path(__file__).parent.parent / "docs" / "conversations.md").read_text(encoding="utf-8")
-PAGE_OF_RELIABILITY = pathlib.Path(__file__).parent.parent / "docs" / "reliability.md"
+PAGE = (pathlib.Path(__file__).parent.parent / "docs" / "guides" / "conversations.md").read_text(encoding="utf-8")
+PAGE_OF_RELIABILITY = pathlib.Path(__file__).parent.parent / "docs" / "inside" / "reliability.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 pytestmark = pytest.mark.django_db
@@ -41,7 +41,7 @@ def module_of(name: str) -> dict[str, Any]:
 
 @pytest.fixture
 def views(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    site = types.SimpleNamespace(ask=lambda context: ChatMessage.ai(f"I saw {len(context)} messages."))
+    site = types.SimpleNamespace(ask=lambda turn: f"I saw {len(turn.context)} messages.")
     monkeypatch.setitem(sys.modules, "chats", types.ModuleType("chats"))
     monkeypatch.setitem(sys.modules, "chats.models", site)
     return module_of("views.py")
@@ -82,11 +82,12 @@ def test_a_list_and_a_transcript(views: dict[str, Any], ann: User) -> None:
 
 def test_another_answer_once(views: dict[str, Any], ann: User) -> None:
     talk(ann)
-    revision = call_view(views, "transcript", ann, "main")[1]["revision"]
+    transcript = call_view(views, "transcript", ann, "main")[1]
+    shown = {"question": transcript["messages"][0]["id"], "revision": transcript["revision"]}
 
-    assert call_view(views, "regenerate", ann, "main", revision=revision)[0] == 200
-    assert call_view(views, "regenerate", ann, "main", revision=revision)[0] == 409
-    assert call_view(views, "regenerate", ann, "another", revision=0)[0] == 404
+    assert call_view(views, "regenerate", ann, "main", **shown)[0] == 200
+    assert call_view(views, "regenerate", ann, "main", **shown)[0] == 412
+    assert call_view(views, "regenerate", ann, "another", **shown)[0] == 404
 
     history = memories["default"].session("main", owner=ann).history()
     assert [stored.message.text for stored in history] == ["Be kind.", "What is Rust?", "I saw 3 messages."]

@@ -12,8 +12,8 @@ PAGES = [*DOCS.rglob("*.md"), *(DOCS.parent / name for name in ("CONTRIBUTING.md
 
 
 def test_the_table_of_guides_has_every_guide() -> None:
-    table = (DOCS / "howto" / "index.md").read_text(encoding="utf-8")
-    guides = {path.name for path in (DOCS / "howto").glob("*.md")} - {"index.md"}
+    table = (DOCS / "guides" / "index.md").read_text(encoding="utf-8")
+    guides = {path.name for path in (DOCS / "guides").glob("*.md")} - {"index.md"}
 
     assert guides <= set(re.findall(r"\]\(([^)]+)\) *\|", table))
 

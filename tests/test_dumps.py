@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
-import subprocess
 
 import pytest
 from django.db import connection
@@ -14,9 +12,10 @@ from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.messages import ChatMessage
 from django_convmemory.search import indexing
 from tests import servers
-from tests.chaos.servers import Absent, program
+from tests.chaos.servers import Absent
 from tests.conversations import call
 from tests.folding import build
+from tests.releases import databases
 
 pytestmark = pytest.mark.vendors
 
@@ -34,29 +33,11 @@ def dump() -> bytes:
         paths = [pathlib.Path(name + suffix) for suffix in ("", "-wal", "-journal")]
         return b"".join(path.read_bytes() for path in paths if path.exists())
     try:
-        command = _command()
+        return databases.dumped()
     except Absent as error:
         if servers.REQUIRED:
             raise
         pytest.skip(str(error))
-    password = str(connection.settings_dict["PASSWORD"])
-    environment = os.environ | {"PGPASSWORD": password, "MYSQL_PWD": password}
-    return subprocess.run(command, env=environment, check=True, capture_output=True).stdout
-
-
-def _command() -> list[str]:
-    settings = {name: str(value) for name, value in connection.settings_dict.items()}
-    host, options = settings["HOST"], [f"--user={settings['USER']}"]
-    if connection.vendor == "postgresql":
-        path = program("pg_dump", "/usr/lib/postgresql/*/bin/pg_dump")
-        options = [f"--username={settings['USER']}"]
-        local = f"--host={host}"
-    else:
-        path = program("mariadb-dump", "mysqldump")
-        local = f"--socket={host}"
-    options += [local if host.startswith("/") else f"--host={host}"] if host else []
-    options += [f"--port={settings['PORT']}"] if settings["PORT"] else []
-    return [path, *options, settings["NAME"]]
 
 
 @pytest.mark.django_db(transaction=True)

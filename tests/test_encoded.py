@@ -253,7 +253,7 @@ def test_the_index_has_a_note_and_the_words_around_it(store: Store) -> None:
     memory = build(MarkerModel(), store=store)
     memory.append("s", ChatMessage.human(f"Invoice {data} Porto"), ChatMessage.human("word " * 200))
     assert indexing.indexed_text(ChatMessage.human(f"Invoice {data} Porto")) == "Invoice [8 kB of data] Porto"
-    assert len(indexing.document(ChatMessage.human(f"Invoice {data} Porto"))) < 10
+    assert len(indexing.terms_of(ChatMessage.human(f"Invoice {data} Porto"))) < 10
     for _ in range(2):  # Before and after it is indexed.
         assert memory.search("Porto", session="s")[0].position == 1
         assert memory.search(data[:64], session="s") == []

@@ -18,6 +18,7 @@ from django.db import connection, connections, transaction
 from django_convmemory import clock, models
 from django_convmemory.maintenance import integrity
 from django_convmemory.management import deletion
+from django_convmemory.management.commands import convmemory_prune
 from django_convmemory.memory import memories
 from django_convmemory.rules.values import AttemptOutcome
 from django_convmemory.testing import ScriptedMemories
@@ -191,14 +192,13 @@ def aged(*keys: str, days: float, alias: str = "default") -> None:
 
 
 @pytest.mark.parametrize("batch", [1, 2, 500])
-def test_prune_deletes_inactive_sessions(batch: int) -> None:
+def test_prune_deletes_inactive_sessions(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convmemory_prune, "_BATCH", batch)
     aged("a", "b", "c", days=91)
     aged("d", days=89)
     aged("e", days=91)
 
-    assert (
-        call("convmemory_prune", "--inactive-for", "90d", f"--batch={batch}") == "4 sessions with 8 messages deleted.\n"
-    )
+    assert call("convmemory_prune", "--inactive-for", "90d") == "4 sessions with 8 messages deleted.\n"
     assert first_messages() == ["d"]
     assert models.Message.objects.count() == 2
 
@@ -273,12 +273,13 @@ def attempted(days: float, alias: str = "default") -> None:
 
 
 @pytest.mark.parametrize("batch", [1, 2, 500])
-def test_old_attempts_are_deleted(batch: int) -> None:
+def test_old_attempts_are_deleted(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convmemory_prune, "_BATCH", batch)
     for days in (31, 29, 32, 33, 1):
         attempted(days)
     attempted(31, alias="third")
 
-    output = call("convmemory_prune", "--attempts-older-than=30d", f"--batch={batch}")
+    output = call("convmemory_prune", "--attempts-older-than=30d")
 
     assert output == "3 attempts deleted.\n"
     assert models.Attempt.objects.count() == 3
@@ -318,14 +319,17 @@ LINE: list[tuple[int, int | None, float]] = [(1, None, 99), (2, 1, 98), (3, 1, 9
 
 
 @pytest.mark.parametrize("batch", [1, 500])
-def test_prune_deletes_old_versions_from_which_the_current_one_does_not_descend(batch: int) -> None:
+def test_prune_deletes_old_versions_from_which_the_current_one_does_not_descend(
+    batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(convmemory_prune, "_BATCH", batch)
     memory = memories["default"]
     first = versions(memory.append("a", HELLO), *LINE, current=5, invalid=(2, 4, 6))
     second = versions(memory.append("b", HELLO), *LINE, current=5, invalid=(2, 4, 6))
     none_current = versions(memory.append("c", HELLO), *LINE, invalid=(1, 2, 3, 4, 5, 6))
     other = versions(memories["other"].append("a", HELLO), *LINE, current=5)
 
-    output = call("convmemory_prune", "--versions-older-than=90d", "--alias=default", f"--batch={batch}")
+    output = call("convmemory_prune", "--versions-older-than=90d", "--alias=default")
 
     assert output == "9 versions deleted.\n"
     assert numbers(first) == numbers(second) == [1, 3, 5, 6]
@@ -396,7 +400,6 @@ DURATIONS = ["soon", "0d", "-1d", "1", "d", "1.5h", "1w", "99999d", "٣d"]
         (["--attempts-older-than", "0d"], "--attempts-older-than is '0d'"),
         (["--versions-older-than", "90"], "--versions-older-than is '90'"),
         *(([f"--inactive-for={wrong}"], "Write a whole number above 0, followed by") for wrong in DURATIONS),
-        (["--inactive-for", "90d", "--batch", "0"], "--batch is 0"),
         (["--inactive-for", "90d", "--alias", "absent"], "no alias 'absent'"),
         (["--inactive-for", "90d", "--database", "absent"], "There is no database 'absent'"),
     ],

@@ -42,7 +42,7 @@ def load(path: pathlib.Path) -> types.ModuleType:
 
 def environment(folder: pathlib.Path, **variables: str) -> dict[str, str]:
     """Return this process's environment without the variables that configure the project."""
-    prefixes = ("CELERY_", "CONVMEMORY_", "DATABASE_URL", "DJANGO_", "EXAMPLE_", "OPENAI_")
+    prefixes = ("CELERY_", "CONVMEMORY_", "DATABASE_URL", "DEMO_", "DJANGO_", "EXAMPLE_", "OPENAI_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
     return kept | {"PYTHONPATH": os.fspath(ROOT), "EXAMPLE_DATA_DIR": os.fspath(folder / "data")} | variables
 

@@ -21,7 +21,7 @@ from django_convmemory.memory import ConversationBufferMemory, memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.handles import ConversationMemory
 from django_convmemory.rules.pause import Reason
-from django_convmemory.rules.values import Claim
+from django_convmemory.rules.values import Claim, Release
 from django_convmemory.search import indexing
 from django_convmemory.store.either import Store
 from django_convmemory.store.in_memory import InMemoryStore
@@ -243,7 +243,7 @@ def test_the_next_of_a_chain_has_not_failed_if_such_ones_have_workers_enough(sto
     memory = build(MarkerModel(), store=store)
     failed = [due(memory, key) for key in "abc"]
     for session_id in failed:
-        store.release(claimed(memory, session_id), memory.threshold, error="timed out")
+        store.release(claimed(memory, session_id), memory.threshold, Release(error="timed out"))
     other = due(memory, "d")
     for session_id in failed[:2]:
         claimed(memory, session_id)

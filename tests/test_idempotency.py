@@ -18,6 +18,7 @@ from django.db import transaction
 from django_convmemory import exceptions, models
 from django_convmemory.clock import Clock
 from django_convmemory.maintenance import integrity
+from django_convmemory.management.commands import convmemory_prune
 from django_convmemory.memory import ConversationSummaryBufferMemory
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.handles import SessionHandle
@@ -129,7 +130,8 @@ def test_a_key_is_forgotten_a_month_after_its_messages_were_removed(store: Store
     assert not chat.replace(0, QUESTION, idempotency_key="k").replayed
 
 
-def test_pruning_deletes_the_keys_that_are_forgotten() -> None:
+def test_pruning_deletes_the_keys_that_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convmemory_prune, "_BATCH", 1)
     memory = build(MarkerModel(), 10**6)
     for key in ("a", "b", "c"):
         memory.append(key, QUESTION, idempotency_key="k")
@@ -137,7 +139,7 @@ def test_pruning_deletes_the_keys_that_are_forgotten() -> None:
     grow_old(memory.store, 30.1)
     memory.clear("b")
     for options, left in (({"dry_run": True}, 3), ({}, 2)):
-        call_command("convmemory_prune", "--inactive-for", "90d", "--batch", "1", stdout=io.StringIO(), **options)
+        call_command("convmemory_prune", "--inactive-for", "90d", stdout=io.StringIO(), **options)
         assert models.UsedKey.objects.count() == left
     assert memory.append("c", QUESTION, idempotency_key="k").replayed
 

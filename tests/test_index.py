@@ -153,7 +153,7 @@ def test_a_damaged_index_does_not_keep_the_other_sessions_from_being_found(
         index(key)
     row = models.Session.objects.get(key="damaged")
     if damage == "no text of a segment":
-        models.Segment.objects.filter(session=row).update(data="junk")
+        models.Segment.objects.filter(session=row).update(data="v2\tjunk")
     else:
         models.Session.objects.filter(pk=row.pk).update(indexed_position=2)
 

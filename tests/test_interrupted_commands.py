@@ -75,13 +75,13 @@ def test_a_check_that_is_interrupted_in_its_last_phase_continues_there(monkeypat
     assert output.getvalue() == "Checked 0 sessions. Nothing is wrong.\n"
 
 
-@pytest.mark.parametrize("step", ["expect", "add"])
+@pytest.mark.parametrize(("step", "arguments"), [("expect", ["--dry-run"]), ("add", [])])
 def test_an_interrupted_import_says_how_to_continue(
-    step: str, monkeypatch: pytest.MonkeyPatch, file: pathlib.Path
+    step: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch, file: pathlib.Path
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(Importer, step, interrupt)
         with pytest.raises(CommandError, match=r"^Interrupted\. To continue, run the command again\.$"):
-            call_command("convmemory_import", str(file), stdout=StringIO())
+            call_command("convmemory_import", str(file), *arguments, stdout=StringIO())
     call_command("convmemory_import", str(file), stdout=StringIO())
     assert models.Session.objects.get().key == "chat"

@@ -1,4 +1,4 @@
-"""The code of docs/moving.md moves a table of messages, and continues after an interruption."""
+"""The code of docs/guides/moving.md moves a table of messages, and continues after an interruption."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from django_convmemory.maintenance import integrity
 from django_convmemory.maintenance.transfer import records
 from django_convmemory.memory import memories
 from django_convmemory.testing import ScriptedMemories
-from tests.howto.test_pages import PAGES, module_of
+from tests.guides.test_pages import PAGES, module_of
 
 START = dt.datetime(2024, 2, 29, 12, tzinfo=dt.UTC)
 

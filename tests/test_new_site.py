@@ -31,7 +31,7 @@ ENVIRONMENT = {
 }
 # The tutorial begins a project of its own: test_tutorial.py. Django's tasks need an app that is not here:
 # integration_tests/django_tasks. Partitions need PostgreSQL: tests/partitioning.
-ELSEWHERE = {ROOT / "docs/tutorial.md", ROOT / "docs/howto/django-tasks.md", ROOT / "docs/howto/partitions.md"}
+ELSEWHERE = {ROOT / "docs/start/tutorial.md", ROOT / "docs/guides/development.md", ROOT / "docs/guides/partitions.md"}
 PAGES = [ROOT / "README.md", *sorted({*(ROOT / "docs").rglob("*.md")} - ELSEWHERE)]
 
 
@@ -115,8 +115,14 @@ def project(folder: pathlib.Path, broker_url: str) -> Iterator[Site]:
             (package / "views.py").write_text(block)
     (package / "urls.py").write_text(URLS)
     prefix = uuid.uuid4().hex
-    [settings] = [block for block in blocks(readme, "python") if block.startswith("# settings.py")]
-    assert '"schedule": 60.0' in settings
+    pages = (readme, ROOT / "docs/guides/production.md")
+    settings = "".join(
+        block for page in pages for block in blocks(page, "python") if block.startswith("# settings.py\n")
+    )
+    # "Remove SCHEDULER", the second page says.
+    settings, removed = re.subn(r'    "SCHEDULER": .*\n', "", settings, count=1)
+    assert removed
+    assert settings.count('"schedule": 60.0') == 1
     with (package / "settings.py").open("a") as file:
         file.write(settings.replace('"schedule": 60.0', '"schedule": 1.0'))
         # The site's own settings: a broker, shared with other tests here, and SQLite as the checks want it.
@@ -150,7 +156,7 @@ def test_every_command_is_of_a_kind_that_is_run_here() -> None:
     for page in PAGES:
         assert set(re.findall(r"^```(\w+)", page.read_text(encoding="utf-8"), re.MULTILINE)) <= {
             *("python", "pycon", "sh", "text", "http", "json"),
-            *("ini", "yaml"),  # tests/howto/test_supervision.py
+            *("ini", "yaml"),  # tests/guides/test_supervision.py
             "diff",  # tests/test_readme.py
             *("console", "html", "ts", "tsx"),  # tests/typescript
         }, page
@@ -205,7 +211,7 @@ def test_make(command: list[str], tmp_path: pathlib.Path) -> None:
                 assert process.stdout is not None
                 line = next((line for line in process.stdout if " is the site" in line), "")
                 address = re.match(r"(http://\S+)/ is the site", line)
-                named = dict(variable.split("=", 1) for variable in variables).get("OPENAI_MODEL")
+                named = dict(variable.split("=", 1) for variable in variables).get("DEMO_MODEL")
                 try:
                     assert address
                     with urllib.request.urlopen(f"{address[1]}/") as page:  # noqa: S310
@@ -227,7 +233,7 @@ def test_make(command: list[str], tmp_path: pathlib.Path) -> None:
 def test_pip_finds_every_extra(command: list[str], tmp_path: pathlib.Path) -> None:
     """Install from a clone, as README.md says, with the packages that are installed here."""
     *rest, name = command
-    extras = re.fullmatch(r"django-convmemory(\[.*\])", name)
+    extras = re.fullmatch(r"django-convmemory(\[.*\]|)", name)
     assert extras
     offline = ("--dry-run", "--no-index", "--no-build-isolation", "--ignore-installed", "--no-deps", "--quiet")
     output = processes.output_of([sys.executable, *rest, *offline, f"{ROOT}{extras[1]}"], tmp_path, ENVIRONMENT)

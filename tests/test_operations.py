@@ -1,4 +1,4 @@
-"""docs/operations.md: it describes every operation with its parameters, results and errors, and its examples run."""
+"""docs/reference/operations.md describes every operation, its parameters, results and errors. Its examples run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from django_convmemory.fold.run import Outcome
 from django_convmemory.memory import ConversationMemory, Receipt, SessionHandle
 from django_convmemory.rules.values import StoredMessage
 
-PAGE = (pathlib.Path(__file__).parent.parent / "docs" / "operations.md").read_text(encoding="utf-8")
+PAGE = (pathlib.Path(__file__).parent.parent / "docs" / "reference" / "operations.md").read_text(encoding="utf-8")
 OF_A_MEMORY = ("session", "erase", "adopt")
 NOT_GIVEN = inspect.signature(ConversationMemory.session).parameters["owner"].default
 
@@ -39,14 +39,26 @@ class Section:
     def operation(self) -> Any:
         return getattr(ConversationMemory if self.name in OF_A_MEMORY else SessionHandle, self.name)
 
-    def first_cells(self, header: str) -> list[str]:
-        """Return the first column of the table whose first column is headed ``header``."""
-        rows = re.search(rf"^\| {header} .*\n\|[- |]+\n((?:\|.*\n)+)", self.text, re.MULTILINE)
-        return [] if rows is None else re.findall(r"^\| `\"?(\w+)[^`]*`", rows[1], re.MULTILINE)
+    def names(self, introduction: str) -> list[str]:
+        """Return what the list describes that follows the line that begins with ``introduction``."""
+        items = re.search(rf"^{re.escape(introduction)}.*\n\n((?:(?:- |  ).*\n)+)", self.text, re.MULTILINE)
+        heads = [] if items is None else re.findall(r"^- (`[^:]*):", items[1], re.MULTILINE)
+        return [name for head in heads for name in re.findall(r"`\"?(\w+)[^`]*`", head)]
+
+    @property
+    def parameters(self) -> list[str]:
+        """The parameters that the section describes: in a list, or as those of other sections, "without" some."""
+        line = re.search(r"^The parameters are those of (.*)\.$", self.text, re.MULTILINE)
+        if line is None:
+            return self.names("Parameters:")
+        others, _, without = line[1].partition(", without ")
+        names = [name for other in re.findall(r"\[`(\w+)`\]", others) for name in BY_NAME[other].parameters]
+        return [name for name in names if f"`{name}`" not in without]
 
 
 COMMON, *REST = re.split(r"^## (?=[a-z_]+$)", PAGE, flags=re.MULTILINE)
 SECTIONS = [Section(*text.split("\n", 1)) for text in REST]
+BY_NAME = {section.name: section for section in SECTIONS}
 OPERATIONS = pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.name)
 
 
@@ -62,7 +74,8 @@ def test_every_operation_has_a_section() -> None:
         if not name.startswith("_") and f"a{name}" in dir(SessionHandle)
     }
     assert sorted(named) == sorted(public | set(OF_A_MEMORY))
-    assert re.findall(r"^\| \[`(\w+)`\]\(#", COMMON, re.MULTILINE) == named
+    index = COMMON.partition("\n## ")[0]
+    assert re.findall(r"\[`(\w+)`\]\(#\1\)", index) == named
 
 
 @OPERATIONS
@@ -78,9 +91,9 @@ def test_the_signature_is_that_of_the_code(section: Section) -> None:
 
 
 @OPERATIONS
-def test_every_parameter_is_in_the_table(section: Section) -> None:
+def test_every_parameter_is_described(section: Section) -> None:
     parameters = [name for name in inspect.signature(section.operation).parameters if name != "self"]
-    assert section.first_cells("parameter") == parameters
+    assert section.parameters == parameters
 
 
 @OPERATIONS
@@ -93,13 +106,12 @@ def test_results_and_errors_are_described(section: Section) -> None:
 
 
 def test_the_parts_of_results_are_those_of_the_code() -> None:
-    sections = {section.name: section for section in SECTIONS}
-    assert sections["append"].first_cells("part") == list(Receipt._fields)
+    assert BY_NAME["append"].names("**Returns**") == list(Receipt._fields)
     own = {name for name in vars(assembly.Context()) if not name.startswith("_")}
     own |= {name for name in vars(assembly.Context) if not name.startswith("_")}
-    assert set(sections["load"].first_cells("part")) == own
-    assert set(re.findall(r"`(\w+)`", sections["history"].text)) >= set(StoredMessage._fields)
-    assert sections["compact"].first_cells("outcome") == [outcome.value for outcome in Outcome]
+    assert set(BY_NAME["load"].names("**Returns**")) == own
+    assert set(re.findall(r"`(\w+)`", BY_NAME["history"].text)) >= set(StoredMessage._fields)
+    assert BY_NAME["compact"].names("**Returns**") == [outcome.value for outcome in Outcome]
 
 
 # A day or an id, instead of which any other may come: a summary begins with the day of its messages.

@@ -46,6 +46,25 @@ def fallback_versions() -> int:
     return models.Summary.objects.filter(fallback=True).count()
 
 
+def test_what_became_due_shortly_before_the_model_answers_waits_for_no_sweep(
+    simulate: Callable[..., Simulation],
+) -> None:
+    provider = Provider(outage(State.DOWN, 5))
+    simulation = simulate(provider)
+    for number in range(10):
+        simulation.make_due(f"old {number}")
+    live = [f"live {number}" for number in range(30)]
+    for number, key in enumerate(live):
+        simulation.at(5 * MINUTE - 60 + 5 * number, functools.partial(simulation.make_due, key))
+
+    simulation.run(15)
+
+    answered = next(call for call in provider.calls if call >= 5 * MINUTE)
+    waited = {key: simulation.folded[key] - answered for key in live if simulation.became_due[key] < answered}
+    assert len(waited) > 5
+    assert max(waited.values()) < 45
+
+
 def test_an_outage_of_40_minutes(
     simulate: Callable[..., Simulation], record_property: Callable[[str, object], None]
 ) -> None:

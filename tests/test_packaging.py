@@ -7,12 +7,15 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tomllib
 import venv
 import zipfile
 from collections.abc import Iterator
 
 import pytest
+
+from tests import test_tutorial
 
 ROOT = pathlib.Path(__file__).parent.parent
 PACKAGE = "django_convmemory"
@@ -31,19 +34,37 @@ def pins(name: str) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+def source(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A folder with what a build needs."""
     source = tmp_path_factory.mktemp("source")
     for name in ("pyproject.toml", "README.md", "LICENSE", ".gitignore"):
         shutil.copy(ROOT / name, source)
+    (source / "scripts").mkdir()
+    shutil.copy(ROOT / "scripts/long_description.py", source / "scripts")
     shutil.copytree(ROOT / PACKAGE, source / PACKAGE)
-    subprocess.run(
-        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", "dist", "."],
-        cwd=source,
-        check=True,
-        stdout=subprocess.DEVNULL,
-    )
-    [built] = (source / "dist").glob("*.whl")
+    return source
+
+
+@pytest.fixture(scope="module")
+def wheel(source: pathlib.Path) -> pathlib.Path:
+    return build(source, "dist", "--wheel")
+
+
+def build(source: pathlib.Path, folder: str, *options: str) -> pathlib.Path:
+    """Build in ``source``, and return the wheel, which is in ``folder``."""
+    command = [sys.executable, "-m", "build", *options, "--no-isolation", "--outdir", folder, "."]
+    subprocess.run(command, cwd=source, check=True, stdout=subprocess.DEVNULL)
+    [built] = (source / folder).glob("*.whl")
     return built
+
+
+def installed(wheel: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
+    """Install the wheel, and nothing else, into a new environment in ``folder``. Return its Python."""
+    venv.create(folder, symlinks=True)
+    python = folder / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(python)]
+    subprocess.run([*pip, "install", "--quiet", "--no-deps", "--no-index", str(wheel)], check=True)
+    return python
 
 
 @pytest.mark.slow
@@ -54,6 +75,23 @@ def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel: pathl
     assert names == set(files_of_the_package())
     assert f"{PACKAGE}/py.typed" in names
     assert any(name.endswith(".mo") for name in names)
+
+
+@pytest.mark.slow
+def test_the_sdist_builds_the_same_wheel(source: pathlib.Path, wheel: pathlib.Path) -> None:
+    """Without options, ``build`` makes the wheel from the sdist."""
+    assert build(source, "from_sdist").read_bytes() == wheel.read_bytes()
+
+
+@pytest.mark.slow
+def test_the_readme_of_the_wheel_has_no_relative_link(wheel: pathlib.Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        [metadata] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        text = archive.read(metadata).decode()
+
+    assert "# " in text.partition("\n\n")[2]
+    links = re.findall(r"\]\(([^)]*)\)", text) + re.findall(r'(?:src|href)="([^"]*)', text)
+    assert [link for link in links if not link.startswith("https:")] == []
 
 
 def test_the_core_depends_on_five_projects(wheel: pathlib.Path) -> None:
@@ -68,13 +106,29 @@ def test_the_core_depends_on_five_projects(wheel: pathlib.Path) -> None:
 
 @pytest.mark.slow
 def test_the_pure_modules_import_where_nothing_else_is_installed(wheel: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    venv.create(tmp_path / "venv", symlinks=True)
-    python = tmp_path / "venv" / "bin" / "python"
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(python)]
-    subprocess.run([*pip, "install", "--quiet", "--no-deps", "--no-index", str(wheel)], check=True)
+    python = installed(wheel, tmp_path / "venv")
     code = f"import {PACKAGE}.messages, {PACKAGE}.rules.strategies, {PACKAGE}.store.in_memory, {PACKAGE}.tokens"
 
     subprocess.run([python, "-I", "-W", "error", "-c", code], cwd=tmp_path, check=True)
+
+
+@pytest.mark.slow
+def test_the_tutorial_works_with_the_wheel(
+    wheel: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The app comes from the wheel, and what it depends on from the environment of the tests."""
+    python = installed(wheel, tmp_path / "venv")
+    [site_packages] = (tmp_path / "venv").glob("lib/python*/site-packages")
+    (site_packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    where = subprocess.run(
+        [python, "-I", "-c", f"import {PACKAGE}; print({PACKAGE}.__file__)"], check=True, capture_output=True, text=True
+    )
+    assert where.stdout.startswith(str(site_packages))
+    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.delitem(test_tutorial.ENVIRONMENT, "PYTHONPATH")
+
+    (tmp_path / "site").mkdir()
+    test_tutorial.test_what_the_page_tells_to_type_prints_what_it_shows(tmp_path / "site")
 
 
 def test_the_lowest_versions_tested_are_the_lowest_admitted() -> None:

@@ -26,7 +26,7 @@ from django_convmemory.operations.handles import ConversationMemory
 from django_convmemory.rules import pause as rules
 from django_convmemory.rules.pause import Admission, Choice, Pause, Reason, Situation
 from django_convmemory.rules.strategies import Threshold
-from django_convmemory.rules.values import AttemptOutcome, AttemptRecord, Claim, NewVersion, SessionName
+from django_convmemory.rules.values import AttemptOutcome, AttemptRecord, Claim, NewVersion, Release, SessionName
 from django_convmemory.scheduling import NullScheduler
 from django_convmemory.store import pause as pauses
 from django_convmemory.store.either import Store
@@ -620,7 +620,7 @@ def test_a_mark_from_before_the_clock_was_set_back_does_not_count(kept: Kept) ->
 
 def test_a_mark_from_before_the_session_became_due_does_not_count(kept: Kept) -> None:
     claim = claimed(kept.store, "a")
-    kept.store.release(claim, Threshold(), queued=True)
+    kept.store.release(claim, Threshold(), Release(queued=True))
     assert not kept.store.is_due(claim.session_id)
     kept.skip(1.0)
     build(MarkerModel(), store=kept.store, scheduler=NullScheduler()).append("a", ChatMessage.human("Hello again."))

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from django_convmemory import models
 from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.context import recalling
 from django_convmemory.context.assembly import Context
@@ -22,6 +23,7 @@ from django_convmemory.memory import (
 from django_convmemory.messages import ChatMessage
 from django_convmemory.rules.options import Options
 from django_convmemory.store.in_memory import InMemoryStore
+from django_convmemory.store.orm import ORMStore
 from django_convmemory.tokens import Utf8TokenCounter
 from tests.conversations import call
 
@@ -169,6 +171,19 @@ def test_a_folded_message_is_quoted_and_the_same_query_brings_the_same_text_unti
     memory.append("s", ChatMessage.human("Short."))
     assert memory.load("s").covered == covered
     assert quotes(memory.load("s", recall="peanuts")) == quotes(first)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("at", "ahead"), [(dt.datetime(1, 1, 1, tzinfo=dt.UTC), -5), (dt.datetime(9999, 12, 31, 23, tzinfo=dt.UTC), 5)]
+)
+def test_a_question_at_the_first_or_the_last_moment_of_all_may_name_a_time(at: dt.datetime, ahead: int) -> None:
+    memory = window(recall=True, zone=dt.timezone(dt.timedelta(hours=ahead)))
+    memory.store = ORMStore()
+    told(memory)
+    memory.append("s", ChatMessage.human("Did I say yesterday that Ines is allergic to peanuts?"))
+    models.Message.objects.update(created_at=at)
+    assert quotes(memory.load("s"))
 
 
 def test_without_a_user_message_only_a_text_recalls_and_comes_before_the_first_message() -> None:

@@ -29,7 +29,7 @@ from tests.test_what_is_read import statements
 pytestmark = pytest.mark.vendors
 
 
-@pytest.fixture(params=["memory", "database"])
+@pytest.fixture(params=["memory", pytest.param("database", marks=pytest.mark.django_db)])
 def store(request: pytest.FixtureRequest) -> Any:
     if request.param == "memory":
         return InMemoryStore()

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 from django.contrib.auth import get_user_model
-from django.db import connection, transaction
+from django.db import IntegrityError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from django_convmemory import exceptions, models
 from django_convmemory.memory import ConversationBufferMemory
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.handles import ConversationMemory
+from django_convmemory.store import creating
 from django_convmemory.store.in_memory import InMemoryStore
 from django_convmemory.store.orm import ORMStore
 from tests import event_loops
@@ -168,6 +169,39 @@ def test_the_asynchronous_operations_do_the_same() -> None:
     assert not models.Session.objects.exists()
 
 
+@pytest.mark.django_db(transaction=True)
+def test_a_table_that_django_does_not_know_is_no_contention() -> None:
+    """Such as the table of an app that was removed from the settings."""
+    memory = ConversationBufferMemory(ORMStore())
+    row = memory.create("main")
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE leftover (session_id bigint NOT NULL REFERENCES convmemory_session (id))")
+        try:
+            cursor.execute("INSERT INTO leftover VALUES (%s)", [row.pk])
+            with pytest.raises(IntegrityError, match=r"(?i)foreign key"):
+                memory.delete("main")
+            cursor.execute("DELETE FROM leftover")
+            assert memory.delete("main")
+        finally:
+            cursor.execute("DROP TABLE leftover")
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("key", [None, "one"])
+def test_a_constraint_that_stays_violated_is_no_contention(monkeypatch: pytest.MonkeyPatch, key: str | None) -> None:
+    """Such as a column that a site has added to the table."""
+
+    def refuse(*args: Any, **options: Any) -> models.Session:
+        raise IntegrityError("NOT NULL constraint failed: convmemory_session.tenant")
+
+    monkeypatch.setattr(creating, "create", refuse)
+    memory = ConversationBufferMemory(ORMStore())
+    with pytest.raises(IntegrityError, match="tenant"):
+        memory.append("main", HELLO, idempotency_key=key)
+    with pytest.raises(IntegrityError, match="tenant"):
+        memory.create("main")
+
+
 # Rows.
 
 
@@ -213,7 +247,7 @@ def test_each_takes_a_fixed_number_of_statements() -> None:
             operation()
         statements = [query["sql"] for query in captured.captured_queries]
         counts.append(len([sql for sql in statements if not sql.startswith(("SAVEPOINT", "RELEASE", "BEGIN", "SET"))]))
-    assert counts == [2, 1, 9]
+    assert counts == [2, 1, 11]  # Two are those of the embeddings.
 
 
 def test_a_deletion_stays_in_the_database_of_the_store(

@@ -234,7 +234,7 @@ def test_the_mixin_without_pytest(project: pytest.Pytester) -> None:
 
 
 def test_every_block_of_the_manual_runs(project: pytest.Pytester) -> None:
-    blocks = read_blocks((ROOT / "docs" / "testing.md").read_text(encoding="utf-8"))
+    blocks = read_blocks((ROOT / "docs" / "guides" / "testing.md").read_text(encoding="utf-8"))
     assert {block.language for block in blocks} == {"python"}
     files = [block.file for block in blocks]
     assert len(set(files)) == len(files), "each block is a file of its own"

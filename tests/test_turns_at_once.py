@@ -7,10 +7,15 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
+from unittest import mock
 
 import pytest
 from asgiref.sync import ThreadSensitiveContext, sync_to_async
+from django.core.handlers.asgi import ASGIHandler
 from django.db import connections
+from django.http import HttpRequest, HttpResponseBase, StreamingHttpResponse
+from django.urls import path
+from django.utils.deprecation import MiddlewareMixin
 
 from django_convmemory import exceptions
 from django_convmemory.chat_models.scripted import ScriptedChatModel
@@ -19,6 +24,7 @@ from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.turns import Turn
 from django_convmemory.scheduling import NullScheduler
 from django_convmemory.store.orm import ORMStore
+from tests.processes import PATIENCE
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.vendors]
 CALL = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": "{}"}}
@@ -141,3 +147,47 @@ def test_a_retry_of_again_for_a_revision_goes_on(memory: ConversationSummaryBuff
         memory.answer("s", again=question, ask=runs_a_tool_and_fails, key="k", revision=revision)
     turn = memory.answer("s", again=question, ask=lambda turn: turn.context[-1].text, key="k", revision=revision)
     assert turn.text == "found"
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_browser_that_leaves_before_the_response_begins_leaves_no_turn_open(
+    memory: ConversationSummaryBufferMemory, settings: Any, asynchronous: bool
+) -> None:
+    """As at a click on Stop right after one on Send: a middleware has the response then."""
+    session, returned = memory.session("s"), threading.Event()
+
+    def view(request: HttpRequest) -> StreamingHttpResponse:
+        return session.stream_answer("Hello?", lambda turn: iter(["Hi."])).response(request)
+
+    async def asynchronous_view(request: HttpRequest) -> StreamingHttpResponse:
+        stream = await session.astream_answer("Hello?", lambda turn: iter(["Hi."]))
+        return StreamingHttpResponse(piece async for piece in stream)
+
+    class Slow(MiddlewareMixin):
+        def process_response(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
+            returned.set()
+            time.sleep(0.2)
+            return response
+
+    settings.ROOT_URLCONF = type("Site", (), {"urlpatterns": [path("", asynchronous_view if asynchronous else view)]})
+    settings.MIDDLEWARE = ["tests.test_turns_at_once.slow"]
+
+    async def request() -> None:
+        messages = iter([{"type": "http.request"}])
+
+        async def receive() -> dict[str, Any]:
+            for message in messages:
+                return message
+            assert await asyncio.to_thread(returned.wait, PATIENCE)
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            raise AssertionError(message)
+
+        with mock.patch(f"{__name__}.slow", Slow, create=True):
+            handler = ASGIHandler()
+        await handler({"type": "http", "method": "GET", "path": "/", "headers": []}, receive, send)
+
+    asyncio.run(request())
+    assert session.history()[-1].message.content == "Hello?"
+    assert session.answer("And now?", lambda turn: "Fine.", wait=PATIENCE).text == "Fine."

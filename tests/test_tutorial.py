@@ -1,4 +1,4 @@
-"""docs/tutorial.md, typed from its first line to its last in a new folder: each command, file and line of Python."""
+"""docs/start/tutorial.md, typed in a new folder from its first line to its last: commands, files and Python."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests import processes
 pytestmark = pytest.mark.slow
 
 ROOT = pathlib.Path(__file__).parent.parent
-PAGE = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "start" / "tutorial.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "DJANGO_"))} | {
     "PYTHONPATH": str(ROOT),

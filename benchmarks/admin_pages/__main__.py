@@ -35,7 +35,6 @@ PAGES = {
     "long session, its first 10": "{long}/change/?before=11",
     "session of 200 messages": "{medium}/change/",
     "overview": "overview/",
-    "state of a session": "{short}/status/",
 }
 
 

@@ -248,6 +248,7 @@ def wait_until_folded(url: str) -> None:
         while sessions := connection.execute(unfinished).fetchall()[0][0]:
             if time.monotonic() > deadline:
                 raise SystemExit(f"After {PATIENCE} s, the worker has not finished {sessions} sessions.")
+            # The worker folds meanwhile. Nothing tells this process of its end.
             time.sleep(0.2)
 
 

@@ -146,6 +146,7 @@ def write(ids: list[int], stored: dict[tuple[int, int], float], arguments: argpa
     chosen = random.choices(ids, k=int(arguments.rate * arguments.seconds)) if arguments.rate else ids
     for number, pk in enumerate(chosen):
         if arguments.rate:
+            # The next append is due at this moment.
             time.sleep(max(0.0, began + number / arguments.rate - time.monotonic()))
         receipt = memories["wide"].append(rows[pk], ChatMessage.human("What is new?"))
         stored[pk, receipt.last_position] = time.monotonic()

@@ -228,6 +228,7 @@ def wait_for(port: int) -> None:
         except OSError:
             if time.monotonic() > deadline:
                 raise
+            # The server starts meanwhile.
             time.sleep(0.1)
 
 

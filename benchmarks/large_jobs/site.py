@@ -30,6 +30,7 @@ class Appends(threading.Thread):
         memory, chance = tables.memory(10**9), random.Random(1)
         last = models.Session.objects.order_by("-pk").values_list("pk", flat=True)[0]
         while True:
+            # The pace of a site that is used beside the job.
             time.sleep(PAUSE)
             row = models.Session.objects.filter(pk__gte=chance.randrange(last)).order_by("pk").first()
             if row is None:

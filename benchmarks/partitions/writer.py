@@ -24,6 +24,7 @@ def main() -> None:
     due = time.monotonic()
     while not stopped:
         due += 1 / rate
+        # The next append is due at this moment.
         time.sleep(max(0.0, due - time.monotonic()))
         number = chance.randint(1, sessions)
         contender.append(contender.session(f"user{number % OWNERS}", f"chat {number}"))

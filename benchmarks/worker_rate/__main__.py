@@ -97,6 +97,7 @@ def measure(arguments: argparse.Namespace) -> None:
             started = processor_seconds(process.pid)
             deadline = time.monotonic() + PATIENCE
             while due.exists() and time.monotonic() < deadline:
+                # The worker folds meanwhile. Looking more often would cost it processor time.
                 time.sleep(0.5)
             used, memory = processor_seconds(process.pid) - started, peak(process.pid)
         folded_at = sorted(
@@ -134,6 +135,7 @@ def wait_for_first(process: subprocess.Popen[bytes], sessions: Any) -> None:
     while not sessions.exclude(lease_token="").exists():
         if process.poll() is not None or time.monotonic() > deadline:
             raise SystemExit("The worker folds nothing. See its output above.")
+        # The worker starts meanwhile.
         time.sleep(0.05)
 
 

@@ -19,14 +19,11 @@ from django.db import router
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.http.response import HttpResponseBase
-from django.shortcuts import render
 from django.template.response import TemplateResponse
 from django.urls import NoReverseMatch, URLPattern, path, reverse
-from django.utils.decorators import method_decorator
 from django.utils.html import format_html
 from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
-from django.views.decorators.http import conditional_page
 
 from django_convmemory import models
 from django_convmemory.admin import actions, finding, lists
@@ -199,7 +196,6 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             *(at(f"<int:pk>/{name}/", self.work_view, name, work=work) for name, work in WORK.items()),
             at("<int:pk>/redact/<int:position>/", self.work_view, "redact", work=REDACT),
             at("<int:pk>/export/", self.export_view, "export"),
-            at("<int:pk>/status/", self.status_view, "status"),
             at("overview/", self.overview_view, "overview"),
             at("retry/", self.retry_view, "retry"),
             *super().get_urls(),
@@ -211,7 +207,7 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         session = self._session(request, object_id)
         if request.method not in ("GET", "HEAD"):
             return HttpResponseNotAllowed(["GET", "HEAD"])
-        at, before, version, asked = _integers(request, "at", "before", "version", "asked")
+        at, before, version = _integers(request, "at", "before", "version")
         if at is not None:
             return self._at(request, session, at)
         alias_pauses = self._pauses_of(request, session)
@@ -221,7 +217,7 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             "page",
             title=str(session),
             original=session,
-            page=SessionPage(session, before, version, next(iter(alias_pauses), None), asked, phrase),
+            page=SessionPage(session, before, version, next(iter(alias_pauses), None), phrase),
             max_phrase=finding.MAX_PHRASE,
             pauses=alias_pauses,
             may_compact=self._may(request, WORK["compact"].permission, session),
@@ -234,19 +230,6 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             may_redact=self.has_redact_permission(request, session),
             **(extra_context or {}),
         )
-
-    @method_decorator(conditional_page)
-    def status_view(self, request: HttpRequest, pk: int) -> HttpResponse:
-        """Send the panel with the state of the session's compaction, which the page asks for again."""
-        session = self._session(request, pk)
-        if request.method not in ("GET", "HEAD"):
-            return HttpResponseNotAllowed(["GET", "HEAD"])
-        pause = next(iter(self._pauses_of(request, session)), None)
-        context = {
-            "status": Status(session, pause, *_integers(request, "seen", "asked")),
-            "may_compact": self._may(request, WORK["compact"].permission, session),
-        }
-        return render(request, "admin/convmemory/session/status.html", context)
 
     def overview_view(self, request: HttpRequest) -> HttpResponse:
         """Show the figures of all memories."""
@@ -311,7 +294,7 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         self.message_user(request, notice or NO_WORKER, messages.SUCCESS if notice else messages.ERROR)
         if work is WORK["delete"]:
             return HttpResponseRedirect(self._url("changelist"))
-        return self._back(session, f"?asked={session.current_version}" if notice and work.makes_version else "")
+        return self._back(session)
 
     def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
         """Redirect to the session's page: Django's own view fetches every message to list it."""
@@ -361,8 +344,8 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         except NoReverseMatch:
             return None
 
-    def _back(self, session: models.Session, query: str = "") -> HttpResponse:
-        return HttpResponseRedirect(self._url("change", session.pk) + query)
+    def _back(self, session: models.Session) -> HttpResponse:
+        return HttpResponseRedirect(self._url("change", session.pk))
 
     def _url(self, name: str, *arguments: Any, opts: Any = None) -> str:
         opts = opts or self.opts

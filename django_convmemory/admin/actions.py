@@ -32,7 +32,6 @@ class Work:
     run: Callable[..., str | None]
     warning: Any = None
     needs_memory: bool = True
-    makes_version: bool = False
 
 
 def _compact(row: models.Session) -> str | None:
@@ -78,7 +77,7 @@ def _redact(row: models.Session, position: int) -> str | None:
 # The actions on the whole session.
 WORK: dict[str, Work] = {
     "compact": Work(gettext_lazy("Compact now"), "change", _compact),
-    "rebuild": Work(gettext_lazy("Rebuild the summary"), "change", _rebuild, makes_version=True),
+    "rebuild": Work(gettext_lazy("Rebuild the summary"), "change", _rebuild),
     "clear": Work(
         pgettext_lazy("a session", "Clear"),
         "delete",

@@ -8,40 +8,19 @@ from typing import Any, NamedTuple
 
 WIDTH, HEIGHT, MARGIN = 720, 220, 8
 COLUMNS_HEIGHT = 120
-# The summaries have lines from top to bottom up to this number. More of them have ticks at the bottom.
-LINES, TICK = 40, 12
-
-
-class TokensAt(NamedTuple):
-    """A position, the tokens of the conversation through it, and the version of the summary that was shown there."""
-
-    position: int
-    tokens: int
-    version: int | None
-
-
-class FoldMark(NamedTuple):
-    """A version of the summary: the tokens of the messages that it covers, and the tokens of its own text."""
-
-    version: int
-    last_position: int
-    covered_tokens: int
-    tokens: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TokenChart:
     """The tokens at each position: of the whole history, and of the context, as it is reconstructed.
 
-    ``history`` and ``context`` are the points of lines. ``marks`` is a path with a line at the last message that each
-    summary covers. ``maximum`` is the number of tokens at the top. ``rows`` have the position, and the tokens of both
-    lines.
+    ``history`` and ``context`` are the points of lines. ``maximum`` is the number of tokens at the top. ``rows`` have
+    the position, and the tokens of both lines.
     """
 
     history: str
     context: str
     budget_y: float | None
-    marks: str
     maximum: int
     last_position: int
     rows: Sequence[tuple[int, int, int]]
@@ -56,22 +35,11 @@ def positions(last: int, count: int = 18) -> list[int]:
     return [1 + round(number * (last - 1) / (count - 1)) for number in range(count)]
 
 
-def token_chart(samples: Sequence[TokensAt], folds: Sequence[FoldMark], budget: int | None) -> TokenChart | None:
-    """Return the chart of a conversation, or None without ``samples``.
-
-    At each position, a model was sent the summary of that time and the messages after it, up to the budget. Whether it
-    really was, nobody recorded: ``samples`` know it from times, and messages of another system have times of their own.
-    ``folds`` has the versions that the samples name, and all that are marked.
-    """
-    if not samples:
+def token_chart(rows: Sequence[tuple[int, int, int]], budget: int | None) -> TokenChart | None:
+    """Return the chart of a conversation, or None without ``rows``, which are those of the chart."""
+    if not rows:
         return None
-    by_version = {fold.version: fold for fold in folds}
-    rows = []
-    for sample in samples:
-        fold = by_version.get(sample.version) if sample.version else None
-        sent = sample.tokens - fold.covered_tokens + fold.tokens if fold else sample.tokens
-        rows.append((sample.position, sample.tokens, sent if budget is None else min(sent, budget)))
-    last, maximum = samples[-1].position, max(*(row[1] for row in rows), budget or 0, 1)
+    last, maximum = rows[-1][0], max(*(history for _, history, _ in rows), budget or 0, 1)
 
     def x(position: int) -> float:
         return round(MARGIN + (position - 1) / max(last - 1, 1) * (WIDTH - 2 * MARGIN), 1)
@@ -79,13 +47,10 @@ def token_chart(samples: Sequence[TokensAt], folds: Sequence[FoldMark], budget: 
     def y(tokens: int) -> float:
         return round(HEIGHT - MARGIN - tokens / maximum * (HEIGHT - 2 * MARGIN), 1)
 
-    places = sorted({x(fold.last_position) for fold in folds})
-    top = 0 if len(places) <= LINES else HEIGHT - TICK
     return TokenChart(
         history=" ".join(f"{x(position)},{y(tokens)}" for position, tokens, _ in rows),
         context=" ".join(f"{x(position)},{y(tokens)}" for position, _, tokens in rows),
         budget_y=None if budget is None else y(budget),
-        marks=" ".join(f"M{place} {top}V{HEIGHT}" for place in places),
         maximum=maximum,
         last_position=last,
         rows=rows,

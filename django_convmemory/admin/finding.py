@@ -126,7 +126,8 @@ class PhraseSearch:
 
     @cached_property
     def _having(self) -> list[Hit]:
-        return [hit for hit in self.hits if hit.marks]
+        # A date alone finds messages without its words.
+        return [hit for hit in self.hits if hit.marks] or list(self.hits)
 
     @cached_property
     def found(self) -> list[Mention]:
@@ -240,8 +241,9 @@ class TextSearch:
 
     @cached_property
     def _having(self) -> list[Hit]:
-        """The messages that have the words."""
-        return [hit for hits in self._by_memory for hit in hits if hit.marks]
+        """The messages that have the words, or those of the time if the text is a date alone."""
+        hits = list(itertools.chain.from_iterable(self._by_memory))
+        return [hit for hit in hits if hit.marks] or hits
 
     @cached_property
     def hits(self) -> list[tuple[models.Session, Hit, int]]:

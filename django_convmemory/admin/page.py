@@ -9,7 +9,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from django.db.models import OuterRef, Q, Subquery
+from django.db.models import F, OuterRef, Subquery
+from django.db.models.functions import Coalesce
 from django.utils.functional import cached_property
 from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
@@ -24,10 +25,6 @@ from django_convmemory.maintenance import explain
 from django_convmemory.operations.handles import ConversationMemory
 
 ATTEMPTS = 3
-# The number of versions whose texts are shown.
-VERSIONS = 1
-# The number of newest versions that the chart marks.
-MARKED = 1_000
 
 PART_LABELS = {
     "system": gettext_lazy("system"),
@@ -51,15 +48,14 @@ class SessionPage:
     """The page of ``session``.
 
     It shows the messages before the position ``before``, or the last messages, and the version ``version`` of the
-    summary, or the newest version. ``pause`` is that of the session's alias. ``asked`` is the version that was current
-    when a rebuild was requested, if one was. ``phrase`` is looked for, if there is one.
+    summary, or the newest version. ``pause`` is that of the session's alias. ``phrase`` is looked for, if there
+    is one.
     """
 
     session: models.Session
     before: int | None = None
     version: int | None = None
     pause: PauseNotice | None = None
-    asked: int | None = None
     phrase: str = ""
 
     @property
@@ -78,7 +74,7 @@ class SessionPage:
 
     @cached_property
     def status(self) -> Status:
-        return Status(self.session, self.pause, self.session.current_version, self.asked)
+        return Status(self.session, self.pause)
 
     @property
     def labelled_parts(self) -> list[tuple[Part, Any]]:
@@ -132,76 +128,60 @@ class SessionPage:
         return models.Summary.objects.using(self.using).filter(session=self.session)
 
     @property
-    def _finished(self) -> Any:
-        return self._summaries.filter(building=False, part_end__isnull=True).valid()
-
-    @property
     def _attempts(self) -> Any:
         return models.Attempt.objects.using(self.using).filter(session=self.session)
 
     @cached_property
-    def folds(self) -> list[charts.FoldMark]:
-        """The versions that the chart marks, and those that its lines need."""
-        drawn = {sample.version for sample in self._samples if sample.version}
-        newest = Q(version__gt=self.session.current_version - MARKED)
-        rows = self._finished.filter(newest | Q(version__in=drawn))
-        columns = ("version", "last_position", "covered_tokens", "tokens")
-        return [charts.FoldMark(*row) for row in rows.order_by("version").values_list(*columns)]
-
-    @cached_property
-    def _samples(self) -> list[charts.TokensAt]:
-        """The positions that the chart draws, each with the version that was current when its message was appended."""
-        positions = charts.positions(self.session.last_position)
-        made = self._finished.filter(created_at__lte=OuterRef("created_at"), last_position__lt=OuterRef("position"))
-        newest_first = made.order_by("-session_id", "-created_at")
-        rows = models.Message.objects.using(self.using).filter(session=self.session, position__in=positions)
-        samples = rows.order_by("position").annotate(summary_version=Subquery(newest_first.values("version")[:1]))
-        pinned = self.session.counters.pinned
-        return [
-            charts.TokensAt(at, through + sum(row.tokens for row in pinned if row.position <= at), version)
-            for at, through, version in samples.values_list("position", "tokens_through", "summary_version")
-        ]
-
-    @cached_property
     def chart(self) -> charts.TokenChart | None:
-        return charts.token_chart(self._samples, self.folds, self.budget)
+        """The chart. At each position, a model was sent the summary of that time and the messages after it.
+
+        Whether it really was, nobody recorded: it is known from times, and messages of another system have their own.
+        """
+        finished = self._summaries.filter(building=False, part_end__isnull=True).valid()
+        made = finished.filter(created_at__lte=OuterRef("created_at"), last_position__lt=OuterRef("position"))
+        newest_first = made.order_by("-session_id", "-created_at")
+        saved = newest_first.annotate(saved=F("covered_tokens") - F("tokens")).values("saved")[:1]
+        messages = models.Message.objects.using(self.using).filter(session=self.session)
+        messages = messages.filter(position__in=charts.positions(self.session.last_position)).order_by("position")
+        messages = messages.annotate(saved=Coalesce(Subquery(saved), 0))
+        rows = []
+        for position, through, saved_tokens in messages.values_list("position", "tokens_through", "saved"):
+            history = through + sum(row.tokens for row in self.session.counters.pinned if row.position <= position)
+            sent = history - saved_tokens
+            rows.append((position, history, sent if self.budget is None else min(sent, self.budget)))
+        return charts.token_chart(rows, self.budget)
 
     @cached_property
-    def summaries(self) -> list[models.Summary]:
-        """The versions to show, newest first, and the version before them."""
-        rows = self._summaries
+    def _versions(self) -> list[models.Summary]:
+        """The version to show, and the one before it, as far as they are there."""
+        parents = models.Summary.objects.filter(session=OuterRef("session"), version=OuterRef("parent_version"))
+        rows = self._summaries.annotate(parent_text=Subquery(parents.values("text")[:1]))
         if self.version is not None:
             rows = rows.filter(version__lte=self.version)
-        return list(rows.order_by("-version")[: VERSIONS + 1])
+        return list(rows.order_by("-version")[:2])
 
     @cached_property
-    def versions(self) -> list[ShownVersion]:
-        """The versions to show, each with what it changed."""
-        summaries = self.summaries[:VERSIONS]
-        texts = {summary.version: summary.text for summary in self.summaries}
-        parents = {summary.parent_version for summary in summaries if summary.parent_version} - texts.keys()
-        if parents:
-            texts |= dict(self._summaries.filter(version__in=parents).values_list("version", "text"))
-        attempts = self._attempts.filter(version__in=[summary.version for summary in summaries])
-        calls = {attempt.version: attempt for attempt in attempts}
-        versions = []
-        for summary in summaries:
-            runs = words(texts.get(summary.parent_version or 0, ""), summary.text)
-            versions.append(ShownVersion(summary, marked(runs), calls.get(summary.version)))
-        return versions
+    def shown_version(self) -> ShownVersion | None:
+        """The version to show, with what it changed in its parent."""
+        if not self._versions:
+            return None
+        summary: Any = self._versions[0]
+        calls = self._attempts.filter(version=summary.version).order_by("-session_id", "-pk")
+        return ShownVersion(summary, marked(words(summary.parent_text or "", summary.text)), calls.first())
 
     @property
     def older(self) -> int | None:
-        """The version that the link to earlier versions shows, or None at the first version."""
-        return self.summaries[VERSIONS].version if len(self.summaries) > VERSIONS else None
+        """The version before the one that is shown, or None at the first version."""
+        return self._versions[1].version if len(self._versions) > 1 else None
 
     @cached_property
     def newer(self) -> int | None:
-        """The version that the link to later versions shows, or None at the last version."""
+        """The version after the one that is shown, or None at the last version."""
         if self.version is None:
             return None
         after = self._summaries.filter(version__gt=self.version).order_by("version")
-        return max(after.values_list("version", flat=True)[:VERSIONS], default=None)
+        newer: int | None = after.values_list("version", flat=True).first()
+        return newer
 
     @cached_property
     def attempts(self) -> list[models.Attempt]:

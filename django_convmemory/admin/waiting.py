@@ -93,15 +93,11 @@ class WaitReason(enum.StrEnum):
 class Status:
     """The state of a session's compaction, as the panel on its page shows it.
 
-    - ``session`` must come from ``with_clock()``. ``pause`` is that of its alias.
-    - ``seen`` is the version that was current when the page was loaded.
-    - ``asked`` is the version that was current when a rebuild was requested, if one was.
+    ``session`` must come from ``with_clock()``. ``pause`` is that of its alias.
     """
 
     session: models.Session
     pause: PauseNotice | None = None
-    seen: int | None = None
-    asked: int | None = None
 
     @cached_property
     def memory(self) -> ConversationMemory | None:
@@ -149,22 +145,6 @@ class Status:
     def is_due(self) -> bool:
         """Whether something will happen to the session soon, and "Compact now" has something to do."""
         return self.reason not in (WaitReason.GONE, WaitReason.REBUILD, WaitReason.IDLE)
-
-    @property
-    def is_rebuilt(self) -> bool:
-        """Whether a rebuild was requested that has not made a version yet."""
-        return self.asked is not None and self.asked == self.session.current_version
-
-    @property
-    def live(self) -> bool:
-        """Whether the page asks for the state again."""
-        return self.is_due or self.is_rebuilt
-
-    @property
-    def new_version(self) -> int | None:
-        """The current version, if it was made since the page was loaded."""
-        current = self.session.current_version
-        return current if self.seen is not None and current != self.seen else None
 
     @cached_property
     def limit(self) -> int | None:

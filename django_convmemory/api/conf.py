@@ -184,7 +184,7 @@ def check_settings(**kwargs: Any) -> list[checks.CheckMessage]:
         return [
             checks.Error(
                 str(error),
-                hint="Correct the key, or remove it to use its default. docs/api.md lists the keys and their defaults.",
+                hint="Correct the key, or remove it to use its default. docs/reference/api.md lists the keys.",
                 id="convmemory.E010",
             )
         ]

@@ -28,8 +28,6 @@ from django_convmemory.chat_models.extraction import coverage, labels, sentences
 
 # Statements that are equal in these stand on one line.
 _line_of = operator.attrgetter("fold", "speaker", "quoted", "day")
-# The summary counts as full after so many picks in a row that did not fit.
-_MAX_MISSES = 24
 # Picks that are tried with an exact count. A count may take time in proportion to the summary's length.
 _MAX_TRIES = 100
 # Only so many characters of a text are read if its beginning is the summary.
@@ -151,16 +149,11 @@ def _packed(picks: Sequence[coverage.Pick], spoken: Sequence[statements.Statemen
         del taken[-excess:]
         excess *= 2
         text = text_of(taken)
-    misses = 0
     for pick in picks[fitting : fitting + _MAX_TRIES]:
         longer = text_of([*taken, *pick.indices])
         if fold.count(longer) <= fold.max_tokens:
             taken += pick.indices
-            text, misses = longer, 0
-        else:
-            misses += 1
-            if misses == _MAX_MISSES:
-                break
+            text = longer
     return text
 
 

@@ -111,7 +111,9 @@ class OpenAIChatModel:
 
         Raises a :class:`~django_convmemory.exceptions.ChatModelError`.
         """
-        arguments = self._arguments(request)
+        return self._answer(self._within_deadline(self._arguments(request)))
+
+    def _within_deadline(self, arguments: dict[str, Any]) -> openai_replies.Reply | exceptions.ChatModelError:
         outcome: list[openai_replies.Reply | exceptions.ChatModelError] = []
         context = contextvars.copy_context()  # so that tracing finds the caller's span
         call = _Call(
@@ -129,7 +131,7 @@ class OpenAIChatModel:
             call.join(self.deadline)
         finally:  # A signal handler may have raised.
             call.abandoned = True
-        return self._answer(outcome[0] if outcome else self._late())
+        return outcome[0] if outcome else self._late()
 
     async def achat(self, request: base.ChatRequest) -> base.ChatResponse:
         """Answer ``request`` as :meth:`chat` does. The deadline, or cancelling the task, cancels the request."""
@@ -155,13 +157,16 @@ class OpenAIChatModel:
 
     def _fetch(self, arguments: dict[str, Any]) -> openai_replies.Reply | exceptions.ChatModelError:
         try:
-            create = self._client().chat.completions.with_streaming_response.create
+            create = self._endpoint(self._client()).with_streaming_response.create
             if _is_abandoned():
                 return self._late()
             with create(**arguments) as response:
                 return _receive(response.iter_bytes(), MAX_BODY_BYTES).reply(response)
         except Exception as error:  # noqa: BLE001  of the client, its HTTP library, or the libraries below
             return _failure(error)
+
+    def _endpoint(self, client: openai.OpenAI) -> Any:
+        return client.chat.completions
 
     async def _afetch(self, arguments: dict[str, Any]) -> openai_replies.Reply | exceptions.ChatModelError:
         try:
@@ -201,7 +206,8 @@ class OpenAIChatModel:
         api_key = self._api_key or os.environ.get("OPENAI_API_KEY")
         if not api_key:
             raise exceptions.ModelMisconfigured(
-                "There is no API key. Set the option api_key, or the variable OPENAI_API_KEY."
+                "There is no API key. Set the option api_key, or the variable OPENAI_API_KEY. "
+                'For a server without keys, set "api_key": "none".'
             )
         if not api_key.isascii() or not api_key.isprintable() or " " in api_key:
             # The HTTP library would refuse the key too, but would quote it.
@@ -226,13 +232,16 @@ class OpenAIChatModel:
         )
 
     def _answer(self, outcome: openai_replies.Reply | exceptions.ChatModelError) -> base.ChatResponse:
+        return openai_replies.read(self._accepted(outcome), self._parameters)
+
+    def _accepted(self, outcome: openai_replies.Reply | exceptions.ChatModelError) -> openai_replies.Reply:
         # Raised outside of any except clause, so that no exception of the client is chained: it may quote the request.
         if isinstance(outcome, exceptions.ChatModelError):
             raise outcome
         if not 200 <= outcome.status < 300:
             document = openai_replies.document_of(outcome)
             raise openai_replies.rejection(outcome.status, document, outcome, self._parameters)
-        return openai_replies.read(outcome, self._parameters)
+        return outcome
 
 
 def _text_option(option: str, value: Any) -> str | None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import email.utils
-import json
 import math
 import re
 from collections.abc import Mapping
@@ -209,10 +208,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
 
 def document_of(reply: Reply) -> Any:
     """Return the value of the reply's body, or None if the body is not JSON."""
-    try:
-        return json.loads(reply.body)
-    except (ValueError, RecursionError):
-        return None
+    return messages.loads(reply.body)
 
 
 def _error_object(document: Any) -> Mapping[str, Any]:

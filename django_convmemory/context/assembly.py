@@ -46,7 +46,7 @@ class QuotesPlace(NamedTuple):
     - ``room``: how many more tokens fit into the budget. Infinity: there is no budget.
     """
 
-    question: ChatMessage | None
+    question: MessageRef | None
     at: int
     first_position: int | None
     room: float
@@ -300,7 +300,7 @@ def for_quotes(context: Context) -> QuotesPlace:
     roles = [row.message.role for row in tail]
     newest = len(roles) - 1 - roles[::-1].index("user") if "user" in roles else None
     return QuotesPlace(
-        question=None if newest is None else tail[newest].message,
+        question=None if newest is None else tail[newest],
         at=newest or 0,
         first_position=min((row.position for row in tail if row.position), default=None),
         room=max(0.0, context._room),

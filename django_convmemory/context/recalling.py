@@ -6,6 +6,7 @@ message that is shown. So between two folds the same query brings the same quote
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 from collections.abc import Sequence
 
@@ -23,8 +24,8 @@ from django_convmemory.store.either import Store
 from django_convmemory.tokens import TokenCounter
 
 KIND = "recall"
-# What is quoted matches a message and its neighbours to this share of the query's weight, or more.
-_FLOOR = 0.3
+# What is quoted has this share of the query's weight, or more: see Match.share.
+_FLOOR = 0.105
 # So many matches are read. Most of them do not fit into the quotes.
 _CANDIDATES = 48
 # In characters. A longer message is quoted by an excerpt.
@@ -50,14 +51,21 @@ def with_quotes(
     messages were removed or redacted since the context was read.
     """
     place = contexts.for_quotes(context)
+    newest = place.question if asked is True else None
     if asked is True:
-        if place.question is None:
+        if newest is None:
             return context
-        asked = spoken(place.question)
-    query = tokenizer.query(asked)
+        asked = spoken(newest.message)
+    query = tokenizer.query(asked, dt.datetime.now(zone))
+    if newest is not None and query.days:
+        # In an older question, "yesterday" is the day before it was asked.
+        at = snapshot.session_id, snapshot.epoch, newest.position
+        for stored in store.messages_at([at]).values():
+            with contextlib.suppress(OverflowError):  # The first or the last day that a datetime can have.
+                query = tokenizer.query(asked, stored.created_at.astimezone(zone))
     before = place.first_position or snapshot.counters.last_position + 1
     room = min(options.recall_tokens, place.room)
-    if query.empty or before <= 1 or room <= counter.count(_message([], [], zone)):
+    if query.empty or before <= 1 or room <= counter.count(_message([], zone)):
         return context
     observed = observers.Search(alias=name.alias, query=str(asked))
     with observers.searching(observed):
@@ -74,17 +82,16 @@ def with_quotes(
             candidates = [*chosen, (each, searching.hit(each, query, length=_EXCERPT))]
             candidates.sort(key=lambda candidate: candidate[1].position)
             hits = [hit for _, hit in candidates]
-            quotes = _message([found for found, _ in candidates], hits, zone)
-            attempt = contexts.quoting(context, quotes, hits, place.at, counter)
+            attempt = contexts.quoting(context, _message(candidates, zone), hits, place.at, counter)
             if attempt.tokens - context.tokens <= room:
                 chosen, recalling = candidates, attempt
         observed.hits = [hit for _, hit in chosen]
     return recalling
 
 
-def _message(found: Sequence[RankedMessage], hits: Sequence[Hit], zone: dt.tzinfo) -> ChatMessage:
-    """Return the message that quotes the messages of ``found``."""
-    quotes = "\n".join(_quote(each.stored, hit, zone) for each, hit in zip(found, hits, strict=True))
+def _message(chosen: Sequence[tuple[RankedMessage, Hit]], zone: dt.tzinfo) -> ChatMessage:
+    """Return the message that quotes the messages of ``chosen``."""
+    quotes = "\n".join(_quote(each.stored, hit, zone) for each, hit in chosen)
     fence = transcript.fence(quotes)
     return ChatMessage.human(f"{_INTRODUCTION}\n<{fence}>\n{quotes}\n</{fence}>", kind=KIND)
 

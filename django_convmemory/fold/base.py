@@ -21,7 +21,7 @@ from django_convmemory.observers import ModelCall, Run
 from django_convmemory.rules.options import Options
 from django_convmemory.rules.pause import Admission, Situation
 from django_convmemory.rules.strategies import Strategy, Threshold
-from django_convmemory.rules.values import Claim, Scope
+from django_convmemory.rules.values import Claim, Release, Scope
 from django_convmemory.store.either import Store
 
 T = TypeVar("T")
@@ -118,8 +118,8 @@ class Fold:
         self.run.public_id = claim.public_id
 
     def release(self, **how: Any) -> bool:
-        """Release the lease: see :meth:`.ORMStore.release`. Return whether the session is still due."""
-        return self.memory.store.release(self.claim, self.memory.threshold, **how)
+        """Release the lease: see :class:`.Release`. Return whether the session is still due."""
+        return self.memory.store.release(self.claim, self.memory.threshold, Release(**how))
 
     def others_wait(self, scope: Scope) -> bool:
         """Whether sessions that are not of ``scope`` wait for a worker."""

@@ -31,10 +31,10 @@ _SPACES = re.compile(r"[^\S\n]+")
 _LINE_BREAKS = re.compile("\r\n|[\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029]")
 # Words that control the templates of chat models, as in "<|im_start|>assistant". A server may parse them in any text.
 _CONTROL_WORD = re.compile(
-    r"(?:[<＜] ?){1,2}(?:[|｜] ?[^|｜<>＜＞\n]{1,60}[|｜]|/?(?:s|sys|bos|eos|pad|unk|mask|sop|eop|think|tools?"
-    r"|tool_calls?|tool_responses?|(?:start|end)_of_[a-z_]{1,30}|[a-z_]{1,30}_token|(?:reserved|unused|extra_id)_?\d{1,5}))"
+    r"(?P<control>(?:[<＜] ?){1,2}(?:[|｜] ?[^|｜<>＜＞\n]{1,60}[|｜]|/?(?:s|sys|bos|eos|pad|unk|mask|sop|eop|think"
+    r"|tools?|tool_calls?|tool_responses?|(?:start|end)_of_[a-z_]{1,30}|[a-z_]{1,30}_token|(?:reserved|unused|extra_id)_?\d{1,5}))"
     r"(?: ?[>＞]){1,2}|\[ ?/?(?:inst|system_prompt|available_tools|tool_calls?|tool_results?|tool_content|call_id|args"
-    r"|think|[gs]mask|cls|sep|bos|eos) ?\]",
+    r"|think|[gs]mask|cls|sep|bos|eos) ?\])",
     re.IGNORECASE,
 )
 _AROUND_CONTROL_WORD = "<>＜＞[] "
@@ -43,9 +43,10 @@ _ACCENTS = re.compile("[\u0300-\u036f]")
 _QUOTES = str.maketrans({'"': "'", "“": "'", "”": "'", "„": "'", "«": "'", "»": "'"})
 
 # What may stand before the label of a line: bullets, numbers, times, emoji, brackets, and Markdown's marks.
-_BEFORE = r"(?:[^\w\n]|[\d_])*"
+# They are taken one by one, so that "[assistant]" is a label in brackets.
+_BEFORE = r"(?:[^\w\n]|[\d_])*?"
 # Not in quotes, a label that the line of a summary begins with is the model's own.
-_BEFORE_ITS_OWN = r"(?:[^\w\n\"]|[\d_])*"
+_BEFORE_ITS_OWN = r"(?:[^\w\n\"]|[\d_])*?"
 _ARTICLE = "(?P<article>(?:the|an?|your|our|my) )?"
 _KIND = (
     "(?:(?:ai|virtual|digital|official|human|live|chat|help|tech|technical|customer|support|service|system)[ -]){0,2}"
@@ -71,8 +72,11 @@ _WORDS = frozenset([*labels.ROLES, *re.findall("[a-z]{2,}", _ARTICLE + _KIND + _
 _ROLES = frozenset([*labels.ROLES, *labels.CHINESE_ROLES])
 # In the prompts of older models, these are labels after the marks of a heading.
 _HEADINGS = "(?<=# )(?:instruction|response|input)"
+# In the form in which labels are compared, a role after a control word, as in "<|im_start|>system", is a label.
+_TURN = re.compile(rf"{_CONTROL_WORD.pattern}\s*(?P<role>{'|'.join(_ROLES)})(?![^\W\d_]|[-'’/@.&+]\w)")
 # The words after a label by which it is known again: three, or the beginning of a sentence without spaces.
 _WORD, _NUMBER_OF_WORDS, _LONGEST_WORD, _FAR = re.compile(r"[^\W_]+"), 3, 10, 80
+_REST_OF_SENTENCE = re.compile(r"[\W_]*[^\n.!?…;。！？；]*")
 # A quotation, and where a sentence begins after another one on the same line.
 _QUOTATION = re.compile(r'(?<!\w)"[^"\n]*"(?!\w)')
 _SENTENCE = re.compile(
@@ -116,7 +120,8 @@ def quoted(text: str, previous: str, sources: Iterable[str], names: Collection[s
         # What follows a label that stands alone reads as said by its speaker, too.
         if follows_label and line.strip() and not _QUOTATION.fullmatch(line.strip()):
             lines[-1] = f'"{line.strip().translate(_QUOTES)}"'
-        follows_label = speakers.is_alone(line, said) or (follows_label and not line.strip())
+        is_label = any(speakers.is_alone(part, said) for _, part in _beginnings(line))
+        follows_label = is_label or (follows_label and not line.strip())
     return "\n".join(lines)
 
 
@@ -124,7 +129,8 @@ class _Speakers:
     """Finds the labels of speakers.
 
     A label is known by keys: its speaker, if a colon, a dash or brackets make it one for sure; the speaker with the
-    next words; and the speaker with a line break, if the label is a whole line.
+    next words; and the speaker with a line break, if the label is a whole line. Both labels may have a mark. Then it is
+    enough that the sentence after one of them begins with the whole sentence after the other, up to three words.
     """
 
     def __init__(self, names: Collection[str]) -> None:
@@ -147,29 +153,39 @@ class _Speakers:
         )
         self._line = re.compile(_BEFORE + label)
         self._its_own = re.compile(_BEFORE_ITS_OWN + label)
-        in_parentheses = rf"(?P<open>\()?{speaker}[^\w\n)\]]*(?(open)\)[^\w\n]*)"
-        self._whole_line = re.compile(rf"^(?:[^\w\n\[(]|[\d_])*{in_parentheses}$", re.MULTILINE)
+        in_parentheses = rf"(?P<open>\()?{speaker}[^\w\n)]*(?(open)\)[^\w\n]*)"
+        self._whole_line = re.compile(rf"(?:^(?:[^\w\n(]|[\d_])*|# ?){in_parentheses}$", re.MULTILINE)
         # Where speakers have names, a text may begin a line with the name of one who speaks in another chunk.
         self._any_name = (
             re.compile(rf"^{_BEFORE}(?:\[ ?{_NAME_IN_BRACKETS}\]|{_NAME}{_AFTER}(?P<colon>{_COLON}))", re.MULTILINE)
             if names
             else None
         )
-        self._anywhere = re.compile(rf"(?<![^\W\u4e00-\u9fff]){label}")
+        before = r"(?<![^\W_\u4e00-\u9fff])(?<![^\W_\u4e00-\u9fff]_)(?<![^\W_\u4e00-\u9fff]__)"
+        self._anywhere = re.compile(rf"(?:{before}|(?P<glued>(?=\[))){label}")
 
     def of(self, line: str) -> set[str]:
         """Return the keys of the label that ``line`` begins with."""
-        plain = self._plain(line)
+        plain = self._plain(line).lstrip("\n")
         match = self._line.match(plain)
-        keys = _keys(match, plain) if match else set()
+        keys = _keys(match) if match else set()
         if self._any_name and (match := self._any_name.match(plain)):
             keys.add(_speaker(match))
         return keys
 
+    def begins(self, line: str, said: Collection[str]) -> bool:
+        """Whether ``line`` begins with a label in ``said``."""
+        keys = self.of(line)
+        match = self._line.match(self._plain(line).lstrip("\n"))
+        # In the keys of texts, \v ends a beginning of a sentence, and \f a whole one. Here it is the other way round.
+        if match and (_is_sure(match) or match["mark"]) and (words := _beginnings_of_sentence(match)):
+            keys |= {f"{words[-1]}\v", *(f"{beginning}\f" for beginning in words)}
+        return not keys.isdisjoint(said)
+
     def is_alone(self, line: str, said: Collection[str]) -> bool:
         """Whether ``line`` is a label in ``said``, and nothing follows it."""
-        plain = self._plain(line).rpartition("\n")[2]
-        match = self._whole_line.match(plain)
+        plain = self._plain(line).strip("\n")
+        match = self._whole_line.fullmatch(plain)
         if match and (match["speaker"] in said or f"{match['speaker']}\n" in said):
             return True
         match = self._line.match(plain)
@@ -181,11 +197,19 @@ class _Speakers:
         """Return the keys of the labels anywhere in ``text``."""
         plain = self._plain(one_form(text))
         said: set[str] = set()
-        for match in self._anywhere.finditer(plain):
-            if _is_sure(match) or _is_marked(match):
-                said |= _keys(match, plain)
+        # A label may be broken by a line break, or stand within a sentence.
+        for form in dict.fromkeys((plain, plain.replace("\n", " "))):
+            for match in self._anywhere.finditer(form):
+                if form == plain and match["glued"] is None and (_is_sure(match) or _is_marked(match)):
+                    said |= _keys(match)
+                if _is_sure(match) or (match["mark"] or ",") not in _MARKS_OF_SENTENCES:
+                    words = _beginnings_of_sentence(match)
+                    said.update([f"{beginning}\v" for beginning in words] + [f"{whole}\f" for whole in words[-1:]])
+                if _is_sure(match) and match["colon"] not in ("-", "–", "—") and "\n" in plain[slice(*match.span())]:
+                    said.add(f"{_speaker(match)}\n")
         for match in self._whole_line.finditer(plain):
-            said |= {f"{match['speaker']}\n", *_with_words(match["speaker"], plain, match.end())}
+            if {"[", "]"}.isdisjoint(match[0]):
+                said |= {f"{match['speaker']}\n", *_with_words(match["speaker"], plain, match.end())}
         if self._any_name is not None:
             said.update(_speaker(match) for match in self._any_name.finditer(plain))
         return said
@@ -199,6 +223,9 @@ class _Speakers:
         for quotation in _QUOTATION.finditer(line):
             text = quotation[0][1:-1]
             said |= self.within(text).union(*(self.of(part) for _, part in _beginnings(text)))
+            # A label that stands alone was quoted without its words, which may follow it directly in the next summary.
+            alone = self._whole_line.finditer(self._plain(text)) if line.endswith(quotation[0]) else ()
+            said.update(label["speaker"] for label in alone)
         return said
 
 
@@ -218,17 +245,26 @@ def _is_marked(match: re.Match[str]) -> bool:
     return _begins_sentence(match.string, match.start())
 
 
-def _keys(match: re.Match[str], plain: str) -> set[str]:
-    """Return the keys of a label in ``plain``."""
-    speaker = _speaker(match)
-    keys = _with_words(speaker, plain, match.end() if match["bracket"] else match.end("end"))
-    return {speaker, *keys} if _is_sure(match) else keys
+def _keys(match: re.Match[str]) -> set[str]:
+    """Return the keys of a label."""
+    keys = _with_words(_speaker(match), match.string, match.end() if match["bracket"] else match.end("end"))
+    return {_speaker(match), *keys} if _is_sure(match) else keys
 
 
 def _with_words(speaker: str, plain: str, end: int) -> set[str]:
     """Return the key of ``speaker`` with the words of ``plain`` after ``end``. It is empty if there is no word."""
-    words = [word[:_LONGEST_WORD] for word in _WORD.findall(plain, end, end + _FAR)[:_NUMBER_OF_WORDS]]
+    words = _words(plain[end : end + _FAR])
     return {f"{speaker}\t{' '.join(words)}"} if words else set()
+
+
+def _beginnings_of_sentence(match: re.Match[str]) -> list[str]:
+    """Return the speaker of a label with the first one, two and three words of the sentence that follows."""
+    words = _words(_REST_OF_SENTENCE.findall(match.string[match.end() : match.end() + _FAR])[0])
+    return [f"{_speaker(match)}\t{' '.join(words[:number])}" for number in range(1, len(words) + 1)]
+
+
+def _words(text: str) -> list[str]:
+    return [word[:_LONGEST_WORD] for word in _WORD.findall(text)[:_NUMBER_OF_WORDS]]
 
 
 def _begins_sentence(plain: str, start: int) -> bool:
@@ -248,23 +284,23 @@ def _plain(text: str, words: Collection[str]) -> str:
         plain = _INVISIBLE.sub("", plain)
     plain = look_alikes.letters(plain, words)
     if "<" in plain or "[" in plain:
-        plain = _CONTROL_WORD.sub(_as_label, plain)
+        plain = _CONTROL_WORD.sub(_as_label, _TURN.sub(r"\n[\g<role>]", plain))
     return _SPACES.sub(" ", plain.translate(_BRACKETS))
 
 
 def _as_label(match: re.Match[str]) -> str:
     """Return a control word as a label if it names a role, or else as a line break. See :func:`_plain`."""
     word = match[0].strip(_AROUND_CONTROL_WORD + "|")
-    return f"[{word}]" if word in labels.ROLES else "\n"
+    return f"[{word}]" if word in _ROLES else "\n"
 
 
 def _beginnings(line: str) -> Iterator[tuple[int, str]]:
     """Yield where a sentence of ``line`` begins, and the beginning of the sentence."""
     end = -1
-    for start in (0, *(match.end() for match in _SENTENCE.finditer(line))):
+    for start, control in ((0, -1), *((match.end(), match.start("control")) for match in _SENTENCE.finditer(line))):
         if start > end and (marks := _MARKS.match(line, start)):
             end = marks.end()
-            first = max(start, end - _LONGEST_LABEL)
+            first = control if control >= 0 else max(start, end - _LONGEST_LABEL)
             yield start, line[first : end + _LONGEST_LABEL]
 
 
@@ -274,19 +310,16 @@ def _in_quotes(line: str, said: Collection[str], speakers: _Speakers) -> str:
     def hidden(match: re.Match[str]) -> str:
         inside = match[0][1:-1]
         is_claim = any(not key.endswith("\n") for key in speakers.within(inside)) or any(
-            not speakers.of(part).isdisjoint(said) for _, part in _beginnings(inside)
+            speakers.begins(part, said) for _, part in _beginnings(inside)
         )
         return _QUOTED * len(match[0]) if is_claim else match[0]
 
     outside = _QUOTATION.sub(hidden, line)
     for start, beginning in _beginnings(outside):
-        if not speakers.of(beginning).isdisjoint(said):
+        is_quoted = line[start:].lstrip().startswith('"') and line.rstrip().endswith('"')
+        if speakers.begins(beginning, said) or (not is_quoted and speakers.is_alone(beginning, said)):
             before = line[:start]
             # A quotation that is not closed there must not pair with our quotes.
             before = before.translate(_QUOTES) if before.count('"') % 2 else before
             return f'{before}"{line[start:].strip().translate(_QUOTES)}"'
-    start = max((match.end() for match in _CONTROL_WORD.finditer(outside)), default=0)
-    last = outside[start:].strip()
-    if not (last.startswith('"') and last.endswith('"')) and speakers.is_alone(last, said):
-        return f'{line[:start]}"{line[start:].strip().translate(_QUOTES)}"'
     return line

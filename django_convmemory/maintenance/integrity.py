@@ -44,7 +44,7 @@ _UPDATE = f"UPDATE {sql.MESSAGE} SET tokens = %s, tokens_through = %s WHERE sess
 _COUNTERS = [name for name in Counters._fields if not name.startswith("covered_")]
 
 # What convmemory_check --reindex repairs: the index is made of the messages.
-OF_INDEX = frozenset({"index", "index_range"})
+OF_INDEX = frozenset({"index", "index_range", "index_version"})
 # What convmemory_check --recount repairs: it follows from the messages and summaries. A wrong last_position is not
 # among it, because messages are missing.
 OF_COUNTS = frozenset(
@@ -344,6 +344,10 @@ class _Index:
             self.is_compared = False
             begins = f", and the next one begins at {self.segment.first}" if self.segment else ""
             yield "index_range", f"no segment has the message at the position {self.next}{begins}"
+            return
+        if self.segment.version != segments.VERSION:
+            self.is_compared = False
+            yield "index_version", "another version of this app has indexed the session"
             return
         if row.position != self.next:
             self.is_compared = False  # Messages are missing: that is a finding by itself.

@@ -30,8 +30,9 @@ from django_convmemory.prompts import DefaultPrompts, Prompts
 from django_convmemory.rules.options import TYPES, Options
 from django_convmemory.rules.pause import Pause, Reason
 from django_convmemory.rules.strategies import Strategy, Threshold
-from django_convmemory.rules.values import MAX_ALIAS_LENGTH, MAX_COUNTER_NAME, Claim, SessionName
-from django_convmemory.search import indexing
+from django_convmemory.rules.values import MAX_ALIAS_LENGTH, MAX_COUNTER_NAME, Claim, Release, SessionName
+from django_convmemory.search import indexing, reranking
+from django_convmemory.search.reranking import Reranker
 from django_convmemory.store.either import Store
 
 logger = logging.getLogger(__name__)
@@ -71,6 +72,7 @@ class BaseMemory(scheduling.Memory):
         alias: str = "default",
         price: Price | None = None,
         prompts: Prompts | None = None,
+        reranker: Reranker | None = None,
         zone: dt.tzinfo = dt.UTC,
         **options: Any,
     ) -> None:
@@ -86,6 +88,7 @@ class BaseMemory(scheduling.Memory):
         if not 0 < len(alias) <= MAX_ALIAS_LENGTH:
             raise ValueError(f"alias must be a string of 1 to {MAX_ALIAS_LENGTH} characters, not {alias!r:.120}.")
         self.price = price
+        self.reranker = reranker
         if unknown := sorted(options.keys() - TYPES.keys()):
             raise ValueError(f"Unknown option {unknown[0]!r}. Choose one of: {', '.join(sorted(TYPES))}.")
         self.options = Options(**options).sized(strategy.threshold.tokens)
@@ -130,13 +133,17 @@ class BaseMemory(scheduling.Memory):
         # Where a task runs at once, the next one would run inside this one. And an operator's retry is not to meet the
         # pause that it was to ignore.
         gives_way = gives_way and work != "retry" and not getattr(self.scheduler, "folds_in_request", False)
-        if self.model is None:
-            if work in ("compact", "retry"):
-                result = self._index(session_id, asked=asked, gives_way=gives_way)
-                return self._finish(session_id, result, swept=swept)
-            return Result(Outcome.NOT_DUE)
-        with observers.folding(observers.Run(alias=self.alias, session_id=session_id, work=work)) as observed:
-            return run.drive(self._steps(self.model, observed, asked=asked, gives_way=gives_way, swept=swept))
+        if self.model is not None:
+            with observers.folding(observers.Run(alias=self.alias, session_id=session_id, work=work)) as observed:
+                steps = self._steps(self.model, observed, asked=asked, gives_way=gives_way, swept=swept)
+                result = run.drive(steps)
+        elif work in ("compact", "retry"):
+            result = self._finish(session_id, self._index(session_id, asked=asked, gives_way=gives_way), swept=swept)
+        else:
+            result = Result(Outcome.NOT_DUE)
+        if self.reranker is not None:
+            reranking.prepare(self.reranker, session_id)
+        return result
 
     def _steps(
         self,
@@ -159,13 +166,12 @@ class BaseMemory(scheduling.Memory):
             self.scheduler.request(self, observed.session_id, work)
         return self._finish(observed.session_id, result, swept=swept)
 
-    def _finish(self, session_id: int, result: Result, *, swept: bool = False) -> Result:
-        if not result.again:
-            pass
-        elif swept and not result.delay and isinstance(self.scheduler, scheduling.SendingScheduler):
-            self.scheduler.send(self, session_id, swept=True)
-        else:
-            self.schedule(session_id, result.delay)
+    def _finish(self, session_id: int, result: Result, *, swept: bool) -> Result:
+        if result.again:
+            if swept and not result.delay and isinstance(self.scheduler, scheduling.SendingScheduler):
+                self.scheduler.send(self, session_id, swept=True)
+            else:
+                self.schedule(session_id, result.delay)
         return result
 
     def compact_id(
@@ -193,7 +199,7 @@ class BaseMemory(scheduling.Memory):
             others_wait = functools.partial(self.store.others_wait, claim.scope, self.aliases) if gives_way else None
             count, _ = indexing.catch_up(self.store, session_id, others_wait=others_wait)
         finally:
-            again = self.store.release(claim, self.threshold, queued=self.queues(0.0))
+            again = self.store.release(claim, self.threshold, Release(queued=self.queues(0.0)))
         logger.info("Indexed %d messages of session %s.", count, session_id)
         # If nothing could be indexed, a task that comes at once could not either.
         return Result(Outcome.NOT_DUE, again and count > 0, indexed=count > 0)
@@ -231,7 +237,8 @@ class BaseMemory(scheduling.Memory):
         enough. There are none while the alias is paused, and one after a pause, until the model answers; besides these,
         there are those for which the fallback may stand in, and those that have to be indexed, which needs no model.
         """
-        due_for = self.swept_after if self.scheduler.queues and queued_for else 0.0
+        # After a pause, the tasks of the appends have found the pause and ended.
+        due_for = self.swept_after if self.scheduler.queues and queued_for and not fewest_attempts else 0.0
         most_leases = self.options.max_runs_per_owner if chained else None
         swept = functools.partial(self.store.sweep, self.alias, queued_for=queued_for, most_leases=most_leases)
         pause = self.pause

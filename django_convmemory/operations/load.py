@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import Any
 
 from django_convmemory import observers
@@ -183,7 +184,7 @@ class Load(Append):
             "neighbours": neighbours,
         }
         arguments.check_search(session, owner, visitor, sessions, **numbers)
-        parsed = tokenizer.query(query)
+        parsed = tokenizer.query(query, dt.datetime.now(self.requests.zone))
         name = None if session is None else self.resolve(session)
         observed = observers.Search(alias=self.alias, query=query)
         with observers.searching(observed):
@@ -201,7 +202,9 @@ class Load(Append):
             if self.options.index:
                 for session_id in searching.to_index(searched):
                     self.schedule(session_id)
-            observed.hits = hits = searching.search(self.store, searched, parsed, **numbers)
+            observed.hits = hits = searching.search(
+                self.store, searched, parsed, **numbers, reranker=self.reranker, text=query
+            )
         return hits
 
     asearch = asynchronous(search)

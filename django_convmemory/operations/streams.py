@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import inspect
 import logging
+import threading
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator
 from typing import Any, TypeVar
 
 from asgiref.sync import SyncToAsync, async_to_sync, iscoroutinefunction, sync_to_async
+from django.db import connections
 from django.http import HttpRequest, StreamingHttpResponse
 
 from django_convmemory.context.wire.replies import Chunks, Reply
@@ -47,7 +50,9 @@ class TurnStream:
     def __init__(self, turn: Turn, ask: Callable[[Turn], Any]) -> None:
         self.turn = turn
         self._source = _Source(turn, ask)
-        self._steps = self._answering()
+        # None until the first step: a generator would keep this object, and only the garbage collector would find it.
+        self._steps: _Steps[None] | None = None
+        self._ended = turn.replayed or not turn._memory.store.waits()
         self._runner: asyncio.Runner | None = None
         # Also of a turn that is short.
         self.sign_of_life = min(self.sign_of_life, turn._step.seconds / 3)
@@ -112,13 +117,23 @@ class TurnStream:
             while (step := await following()) is not None:
                 await step()
 
+    def __del__(self) -> None:
+        # Nobody has asked for a piece, and nobody can any more: the browser left before the response began, or the
+        # response was replaced. In a thread, because this one may be anywhere: in a transaction, or on an event loop.
+        if self._steps is None and not self._ended:
+            with contextlib.suppress(RuntimeError):  # The process ends, and starts no threads any more.
+                threading.Thread(target=_end_alone, args=(self.turn,), daemon=True).start()
+
     def _end(self) -> None:
-        if inspect.getgeneratorstate(self._steps) == inspect.GEN_CREATED and not self.turn.replayed:
+        if self._steps is not None:
+            self._steps.close()
+        elif not self.turn.replayed:
             self.turn._end()
-        self._steps.close()
+        self._ended = True
 
     def _advance(self, value: Any, error: Exception | None) -> Any:
         """Return the next step, or _END. ``value`` is what the last one returned, and ``error`` what it raised."""
+        self._steps = self._steps or self._answering()
         try:
             return self._steps.send(value) if error is None else self._steps.throw(error)
         except StopIteration:
@@ -196,6 +211,15 @@ class TurnStream:
             return "lost"
         said += turn._taken()
         return ""
+
+
+def _end_alone(turn: Turn) -> None:
+    try:
+        turn._end()
+    except Exception:
+        logger.exception("A turn that nobody read was not ended. It ends by itself.")
+    finally:
+        connections.close_all()
 
 
 class _Source:

@@ -5,13 +5,19 @@ A segment holds the terms of up to 128 neighbouring messages as one text.
 A message is written as one character, its *place*, which stands for its number in the segment. The length of a message
 is the number of its terms. It is one character as well: above 60, it is rounded down by up to 6 %.
 
-The text begins with a line that has three fields, separated by tabs: the sum of the lengths, the length of each
-message, and the places of the messages that begin a sitting.
+The text begins with a line that has fields, separated by tabs: the version of this format, the sum of the lengths, the
+length of each message, the hour of the first message, and the place and the hour of each message that begins a sitting.
 
-The terms follow, in buckets. A bucket begins with "¶" and a line feed. Each of its lines has a term, a tab, and
+Lines for the speakers follow. Each has terms, separated by spaces, a tab, and the places of the messages whose speaker
+has all these terms.
+
+The terms of the texts come last, in buckets. A bucket begins with "¶" and a line feed. Each line has a term, a tab, and
 the places of the messages that have the term, in order. If some of them have it more than once, a space follows, and
 their places once more for each repetition. The bucket of a term is chosen by its checksum, so that a search looks at a
 few terms only. The number of buckets depends on that of the terms.
+
+A segment of another version is not read. Its session counts as not indexed. A worker indexes it anew if the version is
+an older one. During a deploy an old worker leaves a newer one alone.
 """
 
 from __future__ import annotations
@@ -44,6 +50,16 @@ PLACES = "".join(map(chr, [*range(0x21, 0x3A), *range(0x3B, 0x7F), *range(0xC0, 
 LENGTHS = tuple(range(61)) + tuple(math.ceil(60 * 1.0545**step) for step in range(1, 68))
 BUCKET = "¶"
 REPEATED = " "
+# Begins the terms of a speaker, and nothing else that is indexed. A name follows, or this again for the user.
+SPEAKER = "="
+USER = SPEAKER * 2
+# Hexadecimal, until the year 2089.
+_HOUR_DIGITS = 5
+# Of the place and the hour of a sitting.
+TIME_WIDTH = 1 + _HOUR_DIGITS
+# The version that is read and written. It rises whenever the form or the terms change.
+VERSION = 2
+_VERSION_OF = re.compile(r"v([0-9]{1,4})\t")
 
 _PLACE_BYTES = [len(place.encode()) for place in PLACES]
 _TERMS_OF_BUCKET = 16
@@ -54,10 +70,18 @@ _HARMFUL = re.compile(f"[\0-\x1f{BUCKET}\ud800-\udfff]")
 
 
 class Document(NamedTuple):
-    """The terms of a message, repeated ones included, and whether the message begins a sitting."""
+    """What is indexed of a message.
+
+    - ``terms``: repeated ones included.
+    - ``begins_sitting``: whether the message begins a sitting.
+    - ``hour``: when it was said, in hours since 1970.
+    - ``speakers``: ``SPEAKER`` with each word of the speaker's name, and ``USER`` if the user says it.
+    """
 
     terms: Sequence[str]
     begins_sitting: bool
+    hour: int = 0
+    speakers: frozenset[str] = frozenset()
 
 
 class Segment(NamedTuple):
@@ -66,6 +90,50 @@ class Segment(NamedTuple):
     first: int
     last: int
     data: str
+
+    @property
+    def version(self) -> int:
+        """The version of its form: 0 if the text does not say it."""
+        found = _VERSION_OF.match(self.data)
+        return int(found[1]) if found else 0
+
+
+class Head(NamedTuple):
+    """What a segment says of its messages, before the terms.
+
+    ``lengths`` are places. ``sittings`` has a place and an hour for each one. ``speakers`` are lines.
+    """
+
+    terms: int
+    lengths: str
+    hour: str
+    sittings: str
+    speakers: str
+
+    def by_speaker(self) -> Iterator[tuple[str, str]]:
+        """Return the terms of speakers, with the places of their messages."""
+        for line in self.speakers.split("\n")[:-1]:
+            terms, places = line.split("\t")
+            yield from ((term, places) for term in terms.split(" "))
+
+    def times(self) -> Iterator[tuple[int, int]]:
+        """Return the numbers in the segment of its first message and of those that begin a sitting, and their hours."""
+        sittings = _sittings(self.sittings)
+        for place, hour in {PLACES[0]: self.hour, **sittings}.items():
+            yield PLACES.index(place), int(hour, 16)
+
+
+def divided(data: str) -> tuple[Head, list[str]]:
+    """Return the head of a segment and its buckets, each with a line feed before its lines.
+
+    Raises ValueError if the text has another form, or another version.
+    """
+    first, *buckets = data.split(BUCKET)
+    line, _, speakers = first.partition("\n")
+    version, terms, lengths, hour, sittings = line.split("\t")
+    if version != f"v{VERSION}":
+        raise ValueError(f"The segment has the version {version:.20}, not v{VERSION}.")
+    return Head(int(terms), lengths, hour, sittings, speakers), buckets
 
 
 def begins_sitting(created_at: dt.datetime, previous_created_at: dt.datetime | None) -> bool:
@@ -85,7 +153,7 @@ def extended(last: Segment | None, first: int, documents: Sequence[Document]) ->
     changed = False
     segments: list[Segment] = []
     for position, document in enumerate(documents, first):
-        counts = _counts(document.terms)
+        counts = _counts(document)
         if not draft.has_room_for(counts):
             if changed:
                 segments.append(draft.segment())
@@ -112,7 +180,7 @@ def trimmed(segment: Segment, last: int) -> Segment:
     draft = _Draft.of(segment)
     count = last - segment.first + 1
     draft.remove(PLACES[count : len(draft.lengths)])
-    draft.sittings = "".join(place for place in draft.sittings if place in PLACES[:count])
+    draft.sittings = {place: hour for place, hour in draft.sittings.items() if place in PLACES[:count]}
     del draft.lengths[count:]
     return draft.segment()
 
@@ -138,10 +206,16 @@ def checksum(term: str) -> int:
     return zlib.crc32(term.encode())
 
 
-def _counts(terms: Sequence[str]) -> Mapping[str, int]:
-    counts = collections.Counter(terms)
+def _sittings(packed: str) -> dict[str, str]:
+    """Return the hours of sittings by their places."""
+    return {packed[at]: packed[at + 1 : at + TIME_WIDTH] for at in range(0, len(packed), TIME_WIDTH)}
+
+
+def _counts(document: Document) -> Mapping[str, int]:
+    counts = collections.Counter(document.terms)
+    counts.update(document.speakers)
     if _HARMFUL.search("".join(counts)):
-        counts = collections.Counter(_HARMFUL.sub("", term) for term in terms)
+        counts = collections.Counter(_HARMFUL.sub("", term) for term in counts.elements())
     del counts[""]
     return counts
 
@@ -152,7 +226,9 @@ class _Draft:
     def __init__(self, first: int) -> None:
         self.first = first
         self.lengths: list[str] = []
-        self.sittings = ""
+        # The hour of the first message, and those of the messages that begin a sitting, by their places.
+        self.hour = ""
+        self.sittings: dict[str, str] = {}
         self.places: dict[str, str] = {}
         self.repeated: dict[str, str] = {}
         # Those of the lines.
@@ -161,9 +237,13 @@ class _Draft:
     @classmethod
     def of(cls, segment: Segment) -> Self:
         draft = cls(segment.first)
-        head, *buckets = segment.data.split(BUCKET)
-        _, lengths, draft.sittings = head.split("\t")
-        draft.lengths = list(lengths)
+        head, buckets = divided(segment.data)
+        draft.lengths = list(head.lengths)
+        draft.hour = head.hour
+        draft.sittings = _sittings(head.sittings)
+        for term, places in head.by_speaker():
+            draft.places[term] = places
+            draft.bytes += len(f"{term}\t{places}\n".encode())
         for bucket in buckets:
             draft.bytes += len(bucket.encode()) - 1
             for line in bucket.split("\n")[1:-1]:
@@ -193,8 +273,10 @@ class _Draft:
     def add(self, document: Document, counts: Mapping[str, int]) -> None:
         self.bytes += self._added_bytes(counts)
         place = PLACES[len(self.lengths)]
+        hour = f"{min(max(document.hour, 0), 16**_HOUR_DIGITS - 1):0{_HOUR_DIGITS}x}"
+        self.hour = self.hour or hour
         if document.begins_sitting:
-            self.sittings += place
+            self.sittings[place] = hour
         self.lengths.append(PLACES[bisect.bisect_right(LENGTHS, len(document.terms)) - 1])
         for term, count in counts.items():
             self.places[term] = self.places.get(term, "") + place
@@ -211,14 +293,20 @@ class _Draft:
         count = 1
         while count * 2 * _TERMS_OF_BUCKET <= len(self.places):
             count *= 2
+        speakers: dict[str, str] = {}
         buckets: list[list[str]] = [[] for _ in range(count)]
         for term in sorted(self.places):
             places = self.places[term]
             if term in self.repeated:
                 places += REPEATED + self.repeated[term]
-            buckets[checksum(term) % count].append(f"{term}\t{places}\n")
+            if term[0] == SPEAKER:
+                speakers[places] = f"{speakers[places]} {term}" if places in speakers else term
+            else:
+                buckets[checksum(term) % count].append(f"{term}\t{places}\n")
         total = sum(LENGTHS[PLACES.index(length)] for length in self.lengths)
-        head = f"{total}\t{''.join(self.lengths)}\t{self.sittings}"
+        sittings = "".join(place + hour for place, hour in self.sittings.items())
+        head = f"v{VERSION}\t{total}\t{''.join(self.lengths)}\t{self.hour}\t{sittings}\n"
+        head += "".join(f"{terms}\t{places}\n" for places, terms in speakers.items())
         data = head + "".join(f"{BUCKET}\n{''.join(lines)}" for lines in buckets)
         return Segment(self.first, self.first + len(self.lengths) - 1, data)
 

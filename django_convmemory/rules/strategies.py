@@ -295,9 +295,5 @@ def _exchange_at_or_after(starts: Sequence[int], index: int, *, default: int) ->
 
 def _first_that_fits(tokens: Sequence[int], limit: int) -> int:
     """Return the smallest index from which on ``tokens`` add up to at most ``limit``."""
-    total = 0
-    for index in range(len(tokens) - 1, -1, -1):
-        total += tokens[index]
-        if total > limit:
-            return index + 1
-    return 0
+    from_the_end = list(itertools.accumulate(reversed(tokens)))
+    return len(tokens) - bisect.bisect_right(from_the_end, limit)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from typing import NamedTuple
 
 from django_convmemory.exceptions import QuestionChanged, TurnInProgress, TurnLost
@@ -72,7 +73,8 @@ class State(NamedTuple):
 def in_progress(seconds: float) -> TurnInProgress:
     """Return the error for a session in which a turn is open. If its process was killed, it ends in ``seconds``."""
     return TurnInProgress(
-        "Another request answers in this session. Try again when it has ended, or wait longer.",
+        "Another request answers in this session. Try again when it has ended. If its process was killed, that is in "
+        f"{math.ceil(max(0.0, seconds))} seconds.",
         retry_after=min(max(0.0, seconds), _RETRY_AFTER),
     )
 

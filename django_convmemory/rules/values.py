@@ -262,6 +262,30 @@ class Claim:
         return Scope(self.name.owner_id, self.name.visitor, self.session_id)
 
 
+class Release(NamedTuple):
+    """What the end of a run leaves in the session's row.
+
+    - ``retry_in``: the next attempt waits for so many seconds.
+    - ``error`` is stored as the last error. Without it the number of attempts becomes 0.
+    - ``uncount`` takes back the attempt that the claim counted.
+    - ``rebuild_in``: the session is marked for a rebuild in so many seconds.
+    - ``window``: the next claim has it.
+    - ``queued``: the caller sends a task if the session is still due, so a sweep need not.
+
+    After a rebuild, the first three change nothing: they are about what is due.
+    """
+
+    retry_in: float | None = None
+    error: str = ""
+    uncount: bool = False
+    rebuild_in: float | None = None
+    window: int | None = None
+    queued: bool = False
+
+
+SUCCESS = Release()
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class NewVersion:
     """A new version of the summary: the messages that it adds (``first_position..last_position``) and its text.
@@ -334,16 +358,11 @@ class AttemptRecord:
 class Bound(NamedTuple):
     """The last unpinned messages, as many as a view needs, in a form for which a store has an index.
 
-    They have a position above ``position``, at most ``last_position``, and a running total above ``tokens_through``.
+    They have a position above ``position`` and a running total above ``tokens_through``.
     """
 
     position: int
     tokens_through: int
-    last_position: int
-
-    def admits(self, position: int, tokens_through: int) -> bool:
-        """Whether the message at ``position`` is one of them."""
-        return self.position < position <= self.last_position and tokens_through > self.tokens_through
 
 
 def view_bound(counters: Counters, view: View) -> Bound:
@@ -359,7 +378,7 @@ def view_bound(counters: Counters, view: View) -> Bound:
         position = max(position, min(first, counters.newest_position - 1))
     if view.tokens is not None:
         tokens_through = max(tokens_through, min(counters.unpinned_tokens - view.tokens, counters.settled_tokens))
-    return Bound(position, tokens_through, counters.last_position)
+    return Bound(position, tokens_through)
 
 
 def shown_pinned(pinned: Sequence[Pinned], max_tokens: float) -> list[int]:

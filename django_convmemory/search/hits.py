@@ -107,8 +107,6 @@ def excerpt(text: str, query: Query, *, length: int = 240) -> tuple[str, Marks]:
 
 def _occurrences(text: str, query: Query) -> Iterator[_Occurrence]:
     """Return where the words of the query are. Only as much of the text is read as is indexed."""
-    if query.empty:
-        return
     words = {form: number for number, forms in enumerate(query.terms) for form in forms}
     characters = dict(zip(query.characters, itertools.count(len(query.terms)), strict=False))
     for term, start, end in tokenizer.spans(text):

@@ -38,7 +38,7 @@ _STRING = re.compile(r'"(?>(?:[^"\\]|\\.)*)"?', re.DOTALL)
 # What is indexed of a message.
 
 
-def document(message: ChatMessage, *, redacted: bool = False) -> list[str]:
+def terms_of(message: ChatMessage, *, redacted: bool = False) -> list[str]:
     """Return the terms that are indexed of ``message``. Pinned and redacted messages and reasoning have none."""
     if redacted or message.pinned or message.kind == REASONING:
         return []
@@ -149,9 +149,12 @@ def index(store: Store, session_id: int, *, limit: int = 1_000) -> tuple[int, bo
 def documents(messages: Iterable[Indexable], previous: dt.datetime | None) -> Iterator[Document]:
     """Yield the documents of neighbouring ``messages``. ``previous`` is the time of the message before them."""
     for stored in messages:
-        terms = document(stored.message, redacted=stored.redacted)
-        yield Document(terms, segments.begins_sitting(stored.created_at, previous))
-        previous = stored.created_at
+        message, said_at = stored.message, stored.created_at
+        terms = terms_of(message, redacted=stored.redacted)
+        speakers = tokenizer.speakers(message.name, user=message.role == "user") if terms else frozenset()
+        hour = int(said_at.timestamp()) // 3600
+        yield Document(terms, segments.begins_sitting(said_at, previous), hour, speakers)
+        previous = said_at
 
 
 def portion(messages: Iterable[Indexable]) -> Iterator[Indexable]:

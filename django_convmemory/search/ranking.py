@@ -1,7 +1,16 @@
 """Finds the messages that answer a query best.
 
-The score of a message is its own BM25, and twice that of its window: the message and those around it. Both are divided
-by their maximum. Only the best messages by their own BM25, and the messages in the windows of these, are compared.
+A word of the query counts in the message that has it, and less in the neighbours in the same sitting::
+
+    score(i) = factor(i) * sum over words of weight * max over d in -2..2 of NEAR[|d|] * count / (count + norm(i + d))
+    norm(j)  = K1 * (length(j) + STEADY) / (average length + STEADY)
+
+``weight`` is the inverse document frequency of the word, as often as the query has it. ``count`` is how often the
+message ``i + d`` has it. ``factor`` is higher if the query asks about the speaker, or names the day.
+
+The best messages by their own words are the candidates, and so are the best ones of the days that the query names.
+Scores are computed for these and for their neighbours. If a query is a date alone, the date is its only word, and the
+messages of its days have this word.
 
 Every message that is searched has a *number*. The numbers go on from one segment to the next, and from one session to
 the next. How messages are divided into segments changes nothing: the same numbers are added in the same order.
@@ -19,24 +28,28 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from django_convmemory.rules import segments
-from django_convmemory.rules.segments import Segment
+from django_convmemory.rules.segments import Head, Segment
 from django_convmemory.search.tokenizer import TAG_END, Query
 
 # The rarest words of a query that count.
 MAX_WORDS = 32
-# The best messages, whose windows are compared.
+# The best messages by their own words.
 CANDIDATES = 100
-# A window has so many messages on each side of its own, within the sitting.
-NEIGHBOURS = 2
-LANES = 2 * NEIGHBOURS + 1
-WINDOW_WEIGHT = 2.0
-# The parameters of BM25: how soon more of the same word counts less, and how much less long messages count.
-K1 = 0.9
-B = 0.4
+# How soon more of the same word counts less.
+K1 = 1.5
+# So many terms are added to each length. So it matters little how short a short message is.
+STEADY = 50
+# How much a word counts in the message that has it, in those beside it, and in those beside these.
+NEAR = (1.0, 0.6, 0.4)
+FARTHEST = len(NEAR) - 1
+_STEPS = [(step, NEAR[abs(step)]) for step in range(-FARTHEST, FARTHEST + 1)]
+# Of a message whose speaker the query asks about, of one from a day that it names, and of one from the day before or
+# after. People tell of a day on the next one.
+SPEAKER_FACTOR = 1.5
+DAY_FACTOR = 4.0
+NEXT_DAY_FACTOR = 2.0
 # The terms of a longer query are compared with those of each segment. Those of a shorter one are looked up.
 _MANY_TERMS = 128
-# A window's sum of these fits into a byte. More of a word in one message makes hardly a difference.
-_MOST_COUNTED = 255 // LANES
 # Turns places into offsets, and characters of lengths into indexes of segments.LENGTHS.
 _OFFSETS = bytes(max(segments.PLACES.find(chr(code)), 0) for code in range(256))
 
@@ -50,8 +63,8 @@ class Match(NamedTuple):
     """A message that was found.
 
     - ``session`` is the number of its session in what was searched.
-    - ``share`` is how much of the query's weight the window of the message has, from 0 to 1. The rarer a word is, the
-      more it weighs.
+    - ``share`` is the score without the factor, divided by the weight of the whole query: from 0 to 1. It is small if
+      the message has only the common words of the query, or if most of them are in its neighbours.
     """
 
     session: int
@@ -79,26 +92,32 @@ def rank(
     weights, weight = _weights(parts, messages, lookup.repeated)
     if not weights:
         return []
-    average = sum(part.terms for part in parts) / messages
-    own = _own_scores(parts, weights, average)
-    windows = _Windows(parts, _best(parts, own), own)
-    counts = windows.counts(weights)
-    around = _window_scores(windows, weights, counts, average)
-    most_own = max(windows.own)
-    most_around = max([around[lane] for lane in windows.compared])
+    # If the query is a date alone, lengths do not matter: the newest message of the date is the best one.
+    average = math.inf if lookup.date_alone else sum(part.terms for part in parts) / messages
+    norms = [K1 * (length + STEADY) / (average + STEADY) for length in segments.LENGTHS]
+    own = _own_scores(parts, weights, norms)
+    # The days that the query names have candidates of their own.
+    dated = ((index, parts[index].gain, scores) for index, scores in own.items() if any(parts[index].gain))
+    of_days = {index: list(map(operator.mul, gain, scores)) for index, gain, scores in dated}
+    compared = _compared(parts, sorted({*_candidates(parts, own), *_candidates(parts, of_days)}))
+    lengths = b"".join([part.lengths[part.start : part.end] for part in parts])
+    # A message without words is not found, although its neighbours are: it is pinned, redacted or reasoning.
     scored = [
-        (
-            -windows.own[lane] / most_own - WINDOW_WEIGHT * around[lane] / most_around,
-            windows.sessions[lane],
-            -windows.positions[lane],
-            lane,
-        )
-        for lane in windows.compared
+        (score, number)
+        for score, number in zip(_scores(compared, weights, norms), compared.numbers, strict=True)
+        if score and lengths[number]
     ]
-    return [
-        Match(session, -age, -loss, _held(weights, counts, lane) / weight)
-        for loss, session, age, lane in heapq.nsmallest(limit, scored)
-    ]
+    least = min(heapq.nlargest(limit, scored), default=(0.0, 0))[0] / (SPEAKER_FACTOR * DAY_FACTOR)
+    found: list[tuple[float, int, int, float]] = []
+    starts = [part.base + part.start for part in compared.parts]
+    asked = [_asked(part.head, query) for part in compared.parts]
+    for score, number in scored:
+        if score >= least:
+            index = bisect.bisect_right(starts, number) - 1
+            part = compared.parts[index]
+            factor = (1 + part.gain[number - part.base]) * (SPEAKER_FACTOR if number - part.base in asked[index] else 1)
+            found.append((-score * factor, part.session, part.base - part.first - number, score / weight))
+    return [Match(session, -age, -loss, share) for loss, session, age, share in heapq.nsmallest(limit, found)]
 
 
 # Looking up the words of a query in segments.
@@ -117,19 +136,22 @@ class _Part(NamedTuple):
     end: int
     # The number of the terms of the messages.
     terms: int
+    head: Head
     # Indexes of segments.LENGTHS, one for each message of the segment.
     lengths: bytes
     # The offsets of the messages that begin a sitting. The first message that is searched of a session always does.
     sittings: bytes
     postings: Sequence[Posting]
+    # How much more each message counts because of the days that the query names.
+    gain: Sequence[float]
 
 
 def _parts(
     sessions: Sequence[Sequence[Segment]], lookup: _Lookup, *, after: int | None, before: int | None
 ) -> Iterator[_Part]:
     """Read the words of a query from the messages at positions between ``after`` and ``before``."""
-    messages = 0
-    for number, session in enumerate(sessions):
+    total = 0
+    for index, session in enumerate(sessions):
         began = False
         for segment in session:
             count = segment.last - segment.first + 1
@@ -137,9 +159,13 @@ def _parts(
             end = count if before is None else min(count, before - segment.first)
             if start >= end:
                 continue
-            head, *buckets = segment.data.split(segments.BUCKET)
-            terms, lengths, sittings = _head(head)
-            postings = lookup.postings(segment.data, buckets)
+            head, buckets = segments.divided(segment.data)
+            terms, lengths = head.terms, _offsets(head.lengths)
+            sittings = _offsets(head.sittings[:: segments.TIME_WIDTH])
+            postings, gain = lookup.postings(segment.data, buckets), _gain(head, lookup.query)
+            if lookup.date_alone:
+                has = [offset for offset, of_day in enumerate(gain) if of_day == DAY_FACTOR - 1 and lengths[offset]]
+                postings.append((0, bytes(has), b""))
             if end - start < count:
                 terms = sum(segments.LENGTHS[length] for length in lengths[start:end])
                 sittings = _within(sittings, start, end)
@@ -149,13 +175,8 @@ def _parts(
             if not began:
                 sittings = bytes([start]) + sittings.lstrip(bytes([start]))
                 began = True
-            yield _Part(number, segment.first, messages - start, start, end, terms, lengths, sittings, postings)
-            messages += end - start
-
-
-def _head(head: str) -> tuple[int, bytes, bytes]:
-    total, lengths, sittings = head.split("\t")
-    return int(total), _offsets(lengths), _offsets(sittings)
+            yield _Part(index, segment.first, total - start, start, end, terms, head, lengths, sittings, postings, gain)
+            total += end - start
 
 
 def _offsets(places: str) -> bytes:
@@ -171,9 +192,12 @@ class _Lookup:
     """Looks up the words of a query in one segment after the other."""
 
     def __init__(self, query: Query) -> None:
+        self.query = query
+        # Then the date counts as the only word.
+        self.date_alone = bool(query.days) and not query.terms and not query.characters
         # Sorted, because a set has another order in each process.
         self._characters = list(enumerate(sorted(query.characters), len(query.terms)))
-        self.repeated = [*query.terms.values(), *(1 for _ in self._characters)]
+        self.repeated = [*query.terms.values(), *(1 for _ in self._characters)] or [1] * self.date_alone
         # Two words can have a term in common.
         self._terms: list[_Term] = [
             (term, f"\n{term}\t", segments.checksum(term), word)
@@ -197,7 +221,8 @@ class _Lookup:
                 at += len(key)
                 _add(postings, word, bucket[at : bucket.find("\n", at)])
         for word, character in self._characters:
-            at = data.find(character)
+            # Not in the names of speakers, which are among the terms once more.
+            at = data.find(character, data.find(segments.BUCKET))
             while at >= 0:
                 at = data.index("\t", at) + 1
                 _add(postings, word, data[at : data.index("\n", at)])
@@ -211,6 +236,23 @@ class _Lookup:
             found = [entry for term in present & self._by_term.keys() for entry in self._by_term[term]]
             return sorted(found, key=operator.itemgetter(3))
         return self._terms if TAG_END in data else self._untagged
+
+
+def _asked(head: Head, query: Query) -> bytes:
+    """Return the offsets of the messages of whom the query asks about."""
+    return _offsets("".join([places for speaker, places in head.by_speaker() if speaker in query.speakers]))
+
+
+def _gain(head: Head, query: Query) -> list[float]:
+    """Return by how much each message counts more because of the days that the query names."""
+    if not query.days:
+        return [0.0] * len(head.lengths)
+    gain: list[float] = []
+    for (first, hour), (end, _) in itertools.pairwise([*head.times(), (len(head.lengths), 0)]):
+        day = (hour + query.ahead) // 24
+        near = NEXT_DAY_FACTOR if query.days & {day - 1, day + 1} else 1.0
+        gain += [(DAY_FACTOR if day in query.days else near) - 1] * (end - first)
+    return gain
 
 
 def _add(postings: list[Posting], word: int, places: str) -> None:
@@ -250,59 +292,47 @@ def _weights(parts: Sequence[_Part], messages: int, repeated: Sequence[int]) -> 
     return weights, sum(weights.values()) + sum(map(weight, absent))
 
 
-def _held(weights: Mapping[int, float], counts: Mapping[int, bytes], lane: int) -> float:
-    """Return the weight of the words that the window of ``lane`` has."""
-    return sum([weight for word, weight in weights.items() if counts[word][lane]])
+def _own_scores(parts: Sequence[_Part], weights: Mapping[int, float], norms: Sequence[float]) -> dict[int, list[float]]:
+    """Return the scores of the messages alone, without factors, of each part that has a word that counts.
 
-
-def _norm(length: float) -> float:
-    """Return how much a text of ``length``, 1 on average, weakens its words in BM25."""
-    return K1 * (1 - B + B * length)
-
-
-def _own_scores(parts: Sequence[_Part], weights: Mapping[int, float], average: float) -> dict[int, list[float]]:
-    """Return the BM25 of the messages of each part that has a word that counts.
-
-    Most messages have a word once. Then BM25 adds up what the words weigh, and divides the sum once.
+    Most messages have a word once. Then what the words weigh is added up, and the sum is divided once.
     """
-    # As _norm() says. It is not called for each length, because there are more of them than messages that match.
-    divisor_of = [1 + K1 * (1 - B + B * (length / average)) for length in segments.LENGTHS]
-    gains = {word: weight * (K1 + 1) for word, weight in weights.items()}
+    divisor_of = [1 + norm for norm in norms]
     scores: dict[int, list[float]] = {}
     for number, part in enumerate(parts):
         sums = [0.0] * len(part.lengths)
         for word, offsets, repetitions in part.postings:
-            gain = gains.get(word)
-            if gain is None:
+            weight = weights.get(word)
+            if weight is None:
                 continue
             for offset in offsets:
-                sums[offset] += gain
+                sums[offset] += weight
             if repetitions:
                 for offset in dict.fromkeys(repetitions):
                     count = 1 + repetitions.count(offset)
                     divisor = divisor_of[part.lengths[offset]]
-                    sums[offset] += gain * (count * divisor / (count - 1 + divisor) - 1)
+                    sums[offset] += weight * (count * divisor / (count - 1 + divisor) - 1)
         if any(sums):
             scores[number] = list(map(operator.truediv, sums, map(divisor_of.__getitem__, part.lengths)))
     return scores
 
 
-def _best(parts: Sequence[_Part], own: Mapping[int, Sequence[float]]) -> list[tuple[int, int]]:
-    """Return the part and the offset of the candidates."""
-    highest = {number: max(scores) for number, scores in own.items()}
+def _candidates(parts: Sequence[_Part], own: Mapping[int, Sequence[float]]) -> list[int]:
+    """Return the numbers of the best messages by their ``own`` scores, in order."""
+    highest = {index: max(scores) for index, scores in own.items()}
     # At least as many messages as there are candidates have the score `least`.
     least = _last_of_best(highest.values())
-    high = [number for number in own if highest[number] >= least]
-    least = _last_of_best(itertools.chain.from_iterable(own[number] for number in high))
-    found: list[tuple[float, int, int, int, int]] = []
-    for number in high:
-        session, first = parts[number][:2]
+    high = [index for index in own if highest[index] >= least]
+    least = _last_of_best(itertools.chain.from_iterable(own[index] for index in high))
+    found: list[tuple[float, int, int, int]] = []
+    for index in high:
+        part = parts[index]
         found += [
-            (-score, session, -first - offset, number, offset)
-            for offset, score in enumerate(own[number])
+            (-score, part.session, -offset - part.first, part.base + offset)
+            for offset, score in enumerate(own[index])
             if score >= least and score
         ]
-    return [(number, offset) for *_, number, offset in sorted(found)[:CANDIDATES]]
+    return sorted(number for *_, number in heapq.nsmallest(CANDIDATES, found))
 
 
 def _last_of_best(scores: Iterable[float]) -> float:
@@ -311,122 +341,56 @@ def _last_of_best(scores: Iterable[float]) -> float:
     return best[-1] if len(best) == CANDIDATES else 0.0
 
 
-def _window_scores(
-    windows: _Windows, weights: Mapping[int, float], counts: Mapping[int, bytes], average: float
-) -> list[float]:
-    """Return the BM25 of the window of each lane, 0.0 for those that are not compared."""
-    # As _norm() says. It is not called for each window, because there are hundreds.
-    least, slope = _norm(0), (_norm(1) - _norm(0)) / (LANES * average)
-    norms = [least + slope * length for length in windows.lengths]
-    lanes = range(len(norms))
-    # The sums of what words weigh that a window has once are divided at the end.
-    once = [0.0] * len(norms)
-    more = [0.0] * len(norms)
-    for word, weight in weights.items():
-        gain = weight * (K1 + 1)
-        of_word = counts[word]
-        for lane, count in zip(itertools.compress(lanes, of_word), filter(None, of_word), strict=True):
-            if count == 1:
-                once[lane] += gain
-            else:
-                more[lane] += gain * count / (count + norms[lane])
-    return [score + total / (1 + norm) for score, total, norm in zip(more, once, norms, strict=True)]
+class _Compared(NamedTuple):
+    """The candidates and their neighbours, whose scores are computed: ``numbers``, in order.
 
-
-# Windows.
-
-
-class _Windows:
-    """The windows of the candidates and of the messages around them.
-
-    ``sessions``, ``positions`` and ``own``, the scores of the messages alone, have an item for each lane. ``lengths``
-    are those of the windows. ``compared`` are the lanes of the candidates and of their neighbours.
+    ``lanes`` has a number for each of them, and for the messages whose words count in them. Between two sittings lanes
+    are left out, so that no word counts in another sitting. The ``parts`` have all these messages.
     """
 
-    def __init__(
-        self, parts: Sequence[_Part], candidates: Sequence[tuple[int, int]], own: Mapping[int, Sequence[float]]
-    ) -> None:
-        """``candidates`` are parts and offsets. ``own`` has the scores of the messages of each part with a word."""
-        self._parts = parts
-        self._starts = [part.base + part.start for part in parts]
-        # The lanes of the messages of a part, by offset. No message has lane 0.
-        self._lanes: dict[int, list[int]] = {}
-        self.sessions: list[int] = []
-        self.positions: list[int] = []
-        self.own: list[float] = []
-        self._lengths: list[int] = []
-        self._separate()
-        for first, last in self._runs(sorted(parts[part].base + offset for part, offset in candidates)):
-            self._lay_out(first, last, own)
-            self._separate()
-        through = list(itertools.accumulate(self._lengths, initial=0))
-        sums = [last - first for first, last in zip(through, through[LANES:], strict=False)]
-        self.lengths = [*([0] * NEIGHBOURS), *sums, *([0] * NEIGHBOURS)]
-        near = bytearray(len(self.own))
-        for part, offset in candidates:
-            lane = self._lanes[part][offset]
-            near[lane - NEIGHBOURS : lane + NEIGHBOURS + 1] = b"\xff" * LANES
-        self._mask = int.from_bytes(near, "little")
-        # A message without words is not found, although its neighbours are: it is pinned, redacted or reasoning.
-        self.compared = [lane for lane in itertools.compress(range(len(near)), near) if self._lengths[lane]]
+    numbers: list[int]
+    lanes: dict[int, int]
+    parts: list[_Part]
 
-    def _runs(self, candidates: Sequence[int]) -> list[tuple[int, int]]:
-        """Return the ranges of numbers that need lanes, each within a sitting."""
-        begins = [part.base + offset for part in self._parts for offset in part.sittings]
-        begins.append(self._parts[-1].base + self._parts[-1].end)
-        runs: list[tuple[int, int]] = []
-        for number in candidates:
-            following = bisect.bisect_right(begins, number)
-            # The window of a neighbour goes further than that of the candidate.
-            first = max(number - 2 * NEIGHBOURS, begins[following - 1])
-            last = min(number + 2 * NEIGHBOURS, begins[following] - 1)
-            if runs and first <= runs[-1][1] + 1 and begins[following - 1] <= runs[-1][1]:
-                first, _ = runs.pop()
-            runs.append((first, last))
-        return runs
 
-    def _separate(self) -> None:
-        """Add lanes without a message, so that no window has messages of two sittings."""
-        self.sessions += [0] * NEIGHBOURS
-        self.positions += [0] * NEIGHBOURS
-        self.own += [0.0] * NEIGHBOURS
-        self._lengths += [0] * NEIGHBOURS
+def _compared(parts: Sequence[_Part], candidates: Iterable[int]) -> _Compared:
+    begins = [part.base + offset for part in parts for offset in part.sittings]
+    begins.append(parts[-1].base + parts[-1].end)
+    starts = [part.base + part.start for part in parts]
+    numbers: list[int] = []
+    lanes: dict[int, int] = {}
+    indexes: set[int] = set()
+    for candidate in candidates:
+        sitting = bisect.bisect_right(begins, candidate)
+        first, last = begins[sitting - 1], begins[sitting] - 1
+        beside = max(first, candidate - FARTHEST, numbers[-1] + 1 if numbers else 0)
+        numbers += range(beside, min(last, candidate + FARTHEST) + 1)
+        near, end = max(first, candidate - 2 * FARTHEST), min(last, candidate + 2 * FARTHEST) + 1
+        shift = FARTHEST * sitting
+        lanes.update(zip(range(near, end), range(near + shift, end + shift), strict=True))
+        indexes.update(range(bisect.bisect_right(starts, near) - 1, bisect.bisect_left(starts, end)))
+    return _Compared(numbers, lanes, [parts[index] for index in sorted(indexes)])
 
-    def _lay_out(self, first: int, last: int, own: Mapping[int, Sequence[float]]) -> None:
-        """Give lanes to the messages with the numbers from ``first`` to ``last``."""
-        index = bisect.bisect_right(self._starts, first) - 1
-        while first <= last:
-            part = self._parts[index]
-            low, high = first - part.base, min(last - part.base + 1, part.end)
-            lanes = self._lanes.setdefault(index, [0] * segments.MAX_MESSAGES)
-            lanes[low:high] = range(len(self.own), len(self.own) + high - low)
-            self.sessions += [part.session] * (high - low)
-            self.positions += range(part.first + low, part.first + high)
-            self.own += own[index][low:high] if index in own else [0.0] * (high - low)
-            self._lengths += [segments.LENGTHS[length] for length in part.lengths[low:high]]
-            first = part.base + high
-            index += 1
 
-    def counts(self, words: Iterable[int]) -> dict[int, bytes]:
-        """Return how often each window that is compared has the ``words``, by their indexes."""
-        counts = {word: bytearray(len(self.own)) for word in words}
-        for index, lanes in self._lanes.items():
-            for word, offsets, repetitions in self._parts[index].postings:
-                if word not in counts:
-                    continue
-                of_word = counts[word]
-                for offset in offsets:
-                    of_word[lanes[offset]] = 1
-                for offset in repetitions:
-                    of_word[lanes[offset]] = min(of_word[lanes[offset]] + 1, _MOST_COUNTED)
-        return {word: self._window_sums(of_word) for word, of_word in counts.items()}
-
-    def _window_sums(self, counts: bytearray) -> bytes:
-        # Lane 0 has what is in no lane.
-        counts[0] = 0
-        # One long number with a byte for each lane. Moved by a lane in each direction and added up, it has the sums.
-        number = int.from_bytes(counts, "little")
-        total = number
-        for bits in range(8, 8 * NEIGHBOURS + 1, 8):
-            total += (number << bits) + (number >> bits)
-        return (total & self._mask).to_bytes(len(counts), "little")
+def _scores(compared: _Compared, weights: Mapping[int, float], norms: Sequence[float]) -> list[float]:
+    """Return the scores without factors of the messages that are compared."""
+    numbers, lanes, parts = compared
+    postings: dict[int, list[tuple[int, bytes, bytes, bytes]]] = {}
+    for part in parts:
+        for word, offsets, repetitions in part.postings:
+            postings.setdefault(word, []).append((part.base, part.lengths, offsets, repetitions))
+    scored = [lanes[number] for number in numbers]
+    scores = [0.0] * len(numbers)
+    for word, weight in weights.items():
+        best = [0.0] * (max(lanes.values()) + FARTHEST + 1)
+        for base, lengths, offsets, repetitions in postings.get(word, ()):
+            for offset in offsets:
+                lane = lanes.get(base + offset)
+                if lane is not None:
+                    count = 1 + repetitions.count(offset) if repetitions else 1
+                    value = weight * count / (count + norms[lengths[offset]])
+                    for step, near in _STEPS:
+                        if near * value > best[lane + step]:
+                            best[lane + step] = near * value
+        scores = list(map(operator.add, scores, map(best.__getitem__, scored)))
+    return scores

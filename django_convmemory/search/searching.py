@@ -13,9 +13,10 @@ from django_convmemory.messages import spoken
 from django_convmemory.rules import segments
 from django_convmemory.rules.segments import IndexRead, Segment
 from django_convmemory.rules.values import SessionName, StoredMessage
-from django_convmemory.search import hits, indexing, ranking
+from django_convmemory.search import hits, indexing, ranking, reranking
 from django_convmemory.search.hits import Hit, Hits
 from django_convmemory.search.ranking import Match
+from django_convmemory.search.reranking import Reranker
 from django_convmemory.search.tokenizer import Query
 from django_convmemory.store.either import Store
 
@@ -67,6 +68,9 @@ def searchable(read: IndexRead) -> Searchable:
 
 def _joined(read: IndexRead) -> Searchable:
     extent, end, indexed = read.extent, read.extent.end(read.before), read.extent.indexed_position
+    if read.segments and read.segments[-1].version != segments.VERSION:
+        # Another version of this app has indexed the session. It counts as not indexed.
+        return Searchable(extent.session_id, extent.name, extent.epoch, [], complete=False, unindexed=end)
     known = segments.through(read.segments, end)
     unindexed = max(0, end - indexed)
     messages = [stored for stored in read.messages if max(read.after, indexed) < stored.position <= end]
@@ -107,13 +111,20 @@ def search(
     after: int | None = None,
     before: int | None = None,
     neighbours: int = 0,
+    reranker: Reranker | None = None,
+    text: str = "",
 ) -> Hits:
     """Return the ``limit`` messages of ``sessions`` that match the query best, without the best ``offset`` ones.
 
-    They have positions above ``after`` and below ``before``. Each has its ``neighbours`` on both sides.
+    They have positions above ``after`` and below ``before``. Each has its ``neighbours`` on both sides. The
+    ``reranker`` judges how well the best ones match ``text``, that of the query.
     """
-    matches, sound = rank(sessions, query, limit=offset + limit, after=after, before=before)
-    found = Hits(hit(each, query) for each in read(store, sessions, matches[offset:], neighbours=neighbours))
+    end = offset + limit
+    judged = reranking.MOST if reranker is not None and offset < reranking.MOST else 0
+    matches, sound = rank(sessions, query, limit=max(end, judged), after=after, before=before)
+    if reranker is not None and judged and matches:
+        matches = reranking.reranked(reranker, text, matches, [session.session_id for session in sessions])
+    found = Hits(hit(each, query) for each in read(store, sessions, matches[offset:end], neighbours=neighbours))
     found.complete = sound and all(session.complete for session in sessions)
     return found
 

@@ -10,6 +10,7 @@ The stem of a word in a German or Spanish text has a tag, ``de:`` or ``es:``. Wi
 
 from __future__ import annotations
 
+import datetime as dt
 import functools
 import importlib
 import itertools
@@ -19,6 +20,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from django_convmemory.exceptions import InvalidArgument
+from django_convmemory.rules.segments import SPEAKER, USER
+from django_convmemory.search import dates
 
 # So many terms of a text are indexed.
 MAX_TERMS = 2_000
@@ -35,6 +38,7 @@ _TELLING_CHARACTERS = 4_000
 # A longer run of characters without a space is divided, and so is an identifier of more parts.
 _MAX_RUN = 10_000
 _MAX_PARTS = 32
+_EPOCH = dt.date(1970, 1, 1).toordinal()
 
 
 # Folding. Text is folded character by character, each with the marks that belong to it. So it is known where in the
@@ -184,6 +188,11 @@ _TELLS_NOTHING = """
     a am an bin bien d da dale de den des du e es favor gut hat he her hin i im in ins la las le los m man mal me mi no
     nun o os re s se sin so son t tag te ti tu un uns vale war was will y ya
 """
+
+
+# Who says one of these asks about what they said themselves.
+_SELF = "i me my mine myself ich mich mir mein meine meinem meinen meiner meines yo mi mis mio mia conmigo"
+_FIRST_PERSON = frozenset(_SELF.split())
 
 
 class Language(NamedTuple):
@@ -361,6 +370,12 @@ def spans(text: str) -> list[tuple[str, int, int]]:
     return found[:MAX_TERMS]
 
 
+def speakers(name: str | None, *, user: bool) -> frozenset[str]:
+    """Return whose message it is, as it is indexed: each word of the ``name`` of the speaker, and ``USER``."""
+    named = {SPEAKER + word for kind, word, _, _ in words(name or "") if kind != CHARACTER}
+    return frozenset(named | {USER} if user else named)
+
+
 def tokenize(text: str) -> list[str]:
     """Return the terms of ``text`` that are indexed, repeated ones included."""
     return [term for term, _, _ in spans(text)]
@@ -372,19 +387,29 @@ class Query(NamedTuple):
     - ``terms`` has the forms of each word, and how often the query has the word. A message has the word if it has one
       of its forms. A single word does not tell its language, so it has a form for each of them.
     - ``characters`` are single characters of scripts without spaces. Each term that contains one matches.
+    - ``speakers`` are whom it may ask about, as they are indexed: names, and the user if it says "I", "me" or "my".
+    - ``days`` are the days that it names, counted from 1970. The words that name them are no words of the query.
+    - ``ahead`` are the hours by which the time zone of the days is ahead of UTC.
     """
 
     terms: Mapping[tuple[str, ...], int]
     characters: frozenset[str]
+    speakers: frozenset[str] = frozenset()
+    days: frozenset[int] = frozenset()
+    ahead: int = 0
 
     @property
     def empty(self) -> bool:
         """Whether the query finds nothing, because it has stop words only or no words at all."""
-        return not self.terms and not self.characters
+        return not self.terms and not self.characters and not self.days
 
 
-def query(text: object) -> Query:
-    """Return the query that ``text`` stands for. Any text is one; there is no syntax. Raises InvalidArgument."""
+def query(text: object, asked_at: dt.datetime | None = None) -> Query:
+    """Return the query that ``text`` stands for. Any text is one; there is no syntax. Raises InvalidArgument.
+
+    Messages count more if they are of a time that the text names. ``asked_at`` is when it is asked, in the time zone of
+    whoever asks. Without it, times do not count.
+    """
     if not isinstance(text, str):
         raise InvalidArgument(f"The query must be a string, not {type(text).__name__}.")
     text = text[:MAX_QUERY_LENGTH]
@@ -394,7 +419,10 @@ def query(text: object) -> Query:
     forms_of: dict[str, dict[str, None]] = {}
     repeated: dict[str, int] = {}
     characters: set[str] = set()
-    for kind, word, _, _ in found:
+    speakers = {USER for _, word, _, _ in found if word in _FIRST_PERSON or "我" in word}
+    periods = dates.periods(text, asked_at.date()) if asked_at else []
+    dated = {place for _, places in periods for place in places}
+    for kind, word in [(kind, word) for kind, word, *place in found if dated.isdisjoint(range(*place))]:
         if kind == CHARACTER:
             characters.add(word)
             continue
@@ -402,8 +430,11 @@ def query(text: object) -> Query:
         if forms:
             forms_of.setdefault(forms[0], {}).update(dict.fromkeys(forms))
             repeated[forms[0]] = repeated.get(forms[0], 0) + 1
+            speakers.add(SPEAKER + word)
     terms = {tuple(forms): repeated[first] for first, forms in forms_of.items()}
-    return Query(terms, frozenset(sorted(characters)[:MAX_SINGLE_CHARACTERS]))
+    days = frozenset(day - _EPOCH for days, _ in periods for day in days)
+    ahead = ((asked_at and asked_at.utcoffset()) or dt.timedelta()) // dt.timedelta(hours=1)
+    return Query(terms, frozenset(sorted(characters)[:MAX_SINGLE_CHARACTERS]), frozenset(speakers), days, ahead)
 
 
 def _forms(word: str, told: Sequence[Language]) -> list[str]:

@@ -50,7 +50,7 @@ class Appending(Database):
                 )
                 if replayed is not None:
                     return replayed
-                if not isinstance(error, (IntegrityError, exceptions.OutcomeUnknown)):
+                if not (transactions.is_taken(error) or isinstance(error, exceptions.OutcomeUnknown)):
                     raise
         raise _contended(name)
 
@@ -111,9 +111,11 @@ def _prepare(using: str, name: SessionName, batch: Batch) -> None:
                 savepoint=True,
                 happened=lambda: False,  # If it exists, it is not created again.
             )
-        except IntegrityError:
+        except IntegrityError as error:
             # Another process has created the session, or the owner was deleted.
             creating.require_owner(using, name.owner_id)
+            if not transactions.is_taken(error):
+                raise
 
 
 def check_step(using: str, session: models.Session | None, step: Step) -> None:

@@ -2,6 +2,7 @@
 
 The function ``work`` of an operation is one transaction. It begins with a write, which locks the session's row.
 Everything that it reads after that is current. And SQLite refuses a write in a transaction that has begun by reading.
+In a transaction of the caller, it has a savepoint: a receiver of ``content_changed`` may raise, and the caller go on.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from django.db import IntegrityError, connections
 from django.db.models import Case, F, Q, QuerySet, When
 from django.db.models.functions import Coalesce
 
-from django_convmemory import models
+from django_convmemory import models, signals
 from django_convmemory.clock import Clock
 from django_convmemory.exceptions import UnknownMessage
 from django_convmemory.messages import PINNED_ROLES
@@ -130,9 +131,10 @@ class Editing(database.Database):
                 models.Message.objects.using(using).filter(session=session).delete()
                 models.Summary.objects.using(using).filter(session=session).delete()
                 index_rows.delete(using, session.pk)
+                _tell(using, session.pk, 1)
                 used_keys.mark_gone(using, session.pk, 0)
 
-        self._run(work, happened=lambda: self._none(name_hash=name.name_hash, last_position__gt=0))
+        self._run(work, savepoint=True, happened=lambda: self._none(name_hash=name.name_hash, last_position__gt=0))
 
     def truncate(
         self, name: SessionName, after: int, threshold: Threshold, *, revision: int | None
@@ -144,6 +146,7 @@ class Editing(database.Database):
         """
         return self._run(
             lambda using: truncate(using, name, after, threshold, revision=revision),
+            savepoint=True,
             happened=lambda: self._none(name_hash=name.name_hash, last_position__gt=after),
         )
 
@@ -204,7 +207,7 @@ class Editing(database.Database):
             return columns.stored_message(*row), edited
 
         # If nobody knows whether it was deleted, another try could delete another message. So the error is raised.
-        return self._run(work)
+        return self._run(work, savepoint=True)
 
     def fork(
         self,
@@ -256,6 +259,7 @@ class Editing(database.Database):
                 # Messages were changed since the index was read. The copy is indexed later.
                 index = index_rows.NOTHING_COPIED
             index_rows.insert(using, copy.pk, index.segments)
+            _tell(using, copy.pk, 1, at, copied_from=session.pk)
             edited = finish(using, copy.pk, counters, counters.first_unfoldable, threshold, indexed_position=index.last)
             return Forked(sessions.get(pk=copy.pk), edited)
 
@@ -302,7 +306,7 @@ class Editing(database.Database):
             deleted = [portion.delete()[1] for portion in locked(self._sessions.filter(**theirs))]
             return sum(counts.get(models.Session._meta.label, 0) for counts in deleted)
 
-        return self._run(work, happened=lambda: self._none(**theirs))
+        return self._run(work, savepoint=True, happened=lambda: self._none(**theirs))
 
     def adopt(self, alias: str, visitor: str, owner_id: Any) -> list[SessionName]:
         """Give a visitor's sessions to an owner, and return their names.
@@ -359,10 +363,8 @@ def _cut(using: str, session: models.Session, after: int, threshold: Threshold) 
     removed, _ = models.Message.objects.using(using).filter(session=session, position__gt=after).delete()
     # The summaries of these messages are emptied too. A later redaction could not find them any more.
     models.Summary.objects.using(using).filter(session=session, last_position__gt=after).empty()
-    indexed = session.indexed_position
-    if indexed > after:
-        index_rows.cut(using, session.pk, after)
-        indexed = after
+    indexed = index_rows.cut(using, session.pk, after, session.indexed_position)
+    _tell(using, session.pk, after + 1)
     used_keys.mark_gone(using, session.pk, after)
     return removed, finish(using, session.pk, counters, counters.first_unfoldable, threshold, indexed_position=indexed)
 
@@ -429,9 +431,16 @@ def _redact(using: str, session_id: int, position: int, threshold: Threshold) ->
     used_keys.forget_content(using, session_id, position)
     models.Summary.objects.using(using).filter(session_id=session_id, last_position__gte=position).empty()
     session = transactions.latest(sessions).get()
-    if session.indexed_position >= position:
-        index_rows.strike(using, session_id, position)
-    return finish(using, session_id, session.counters, position, threshold, indexed_position=session.indexed_position)
+    indexed = index_rows.strike(using, session_id, position, session.indexed_position)
+    _tell(using, session_id, position, position)
+    return finish(using, session_id, session.counters, position, threshold, indexed_position=indexed)
+
+
+def _tell(using: str, session_id: int, first: int, last: int | None = None, *, copied_from: int | None = None) -> None:
+    """Send the signal that the content of these positions has changed."""
+    signals.content_changed.send(
+        models.Session, using=using, session_id=session_id, first=first, last=last, copied_from=copied_from
+    )
 
 
 def locked(sessions: models.SessionQuerySet) -> Iterator[models.SessionQuerySet]:

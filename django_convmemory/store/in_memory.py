@@ -269,7 +269,8 @@ class Session:
         positions = values.shown_pinned(self.counters.pinned, pinned_tokens)
         bound, refs = values.view_bound(self.counters, view), self.refs
         pinned = [ref for ref in refs if ref.position in positions]
-        tail = [ref for ref in refs if not ref.message.pinned and bound.admits(ref.position, ref.tokens_through)]
+        tail = [ref for ref in refs if ref.position > bound.position and ref.tokens_through > bound.tokens_through]
+        tail = [ref for ref in tail if not ref.message.pinned]
         state, summary = (self.due_since < NEVER, self.revision, self.epoch), self.summary if view.summary else None
         return values.Snapshot(self.id, self.counters, *state, summary, pinned, tail)
 
@@ -683,31 +684,20 @@ class InMemoryStore:
             self.record(claim, dataclasses.replace(attempt, version=session.last_version), fallback=version.fallback)
         return values.after_publishing(claim, version, session.last_version)
 
-    def release(
-        self,
-        claim: Claim,
-        threshold: Threshold,
-        *,
-        retry_in: float | None = None,
-        error: str = "",
-        uncount: bool = False,
-        rebuild_in: float | None = None,
-        window: int | None = None,
-        queued: bool = False,
-    ) -> bool:
+    def release(self, claim: Claim, threshold: Threshold, how: values.Release = values.SUCCESS) -> bool:
         session, now = self._with_id(claim.session_id), self._clock()
         if session.lease_token != claim.token:
             return False
-        session.lease_token, session.lease_expires_at, session.fold_window = "", 0.0, window
+        session.lease_token, session.lease_expires_at, session.fold_window = "", 0.0, how.window
         session.mark_due(threshold, now)
         if not claim.rebuilding:
-            session.attempts = max(0, session.attempts - uncount) if error else 0
-            session.next_attempt_at = 0.0 if retry_in is None else now + retry_in
-            session.last_error = error
-        if queued:
+            session.attempts = max(0, session.attempts - how.uncount) if how.error else 0
+            session.next_attempt_at = 0.0 if how.retry_in is None else now + how.retry_in
+            session.last_error = how.error
+        if how.queued:
             session.queued_at = now
-        if rebuild_in is not None:
-            session.rebuild_after = now + rebuild_in
+        if how.rebuild_in is not None:
+            session.rebuild_after = now + how.rebuild_in
         return session.due_since < NEVER
 
     def record(self, claim: Claim, attempt: AttemptRecord, *, fallback: bool = False) -> None:

@@ -25,7 +25,7 @@ from django.db.models.functions import Left
 
 from django_convmemory import models
 from django_convmemory.rules import segments
-from django_convmemory.rules.segments import MAX_CHARACTERS, Indexable, Segment, Unindexed
+from django_convmemory.rules.segments import MAX_CHARACTERS, VERSION, Indexable, Segment, Unindexed
 from django_convmemory.store import columns, compiled, transactions
 from django_convmemory.store.compiled import Slot
 from django_convmemory.store.database import Database
@@ -47,13 +47,21 @@ class Indexing(Database):
     """Reads what is not indexed, and adds segments to the index."""
 
     def unindexed(self, session_id: int, *, limit: int) -> Unindexed | None:
-        """Return the next messages to index, at most ``limit``. None: there are none, or no such session."""
+        """Return the next messages to index, at most ``limit``. None: there are none, or no such session.
+
+        An index of an older version is removed before, so that all messages are indexed anew.
+        """
         using = self.using
         end = _end(using, session_id)
+        if end is not None and end.last is not None and end.last.version < VERSION:
+            reset(using, session_id)
+            end = _end(using, session_id)
+        if end is not None and end.last is not None and end.last.version > VERSION:
+            return None
         if end is None or end.indexed_position >= end.last_position:
             return None
         indexed = end.indexed_position
-        messages = _messages(using, session_id, max(1, indexed), min(end.last_position, indexed + limit))
+        messages = messages_of(using, session_id, max(1, indexed), min(end.last_position, indexed + limit))
         # The last message that is indexed, for its time.
         previous = next(messages, None) if indexed else None
         return end._replace(previous=previous.created_at if previous else None, messages=messages)
@@ -115,7 +123,7 @@ def _page(using: str) -> compiled.Selection:
     return compiled.selection(rows, *(CONTENT if name == "content" else name for name in columns.INDEXED_NAMES))
 
 
-def _messages(using: str, session_id: int, first: int, last: int) -> Iterator[Indexable]:
+def messages_of(using: str, session_id: int, first: int, last: int) -> Iterator[Indexable]:
     """Yield the messages from ``first`` through ``last``, read in pages. End where one is missing."""
     while first <= last:
         page = _page(using).read(session_id=session_id, first=first, last=min(last, first + _PAGE - 1))
@@ -159,24 +167,35 @@ def insert(using: str, session_id: int, new: Sequence[Segment]) -> None:
     models.Segment.objects.using(using).bulk_create(rows, batch_size=_ROWS_PER_INSERT)
 
 
-# Removing. The session's row is locked, and the caller sets its indexed_position.
+# Removing. The session's row is locked, and the caller sets its indexed_position, which these return. An index of
+# another version cannot be changed, so all of it goes.
 
 
-def strike(using: str, session_id: int, position: int) -> None:
-    """Remove the words of the message at ``position``, which is indexed."""
-    rows = _rows(using, session_id)
-    segment = _last(transactions.latest(rows.filter(first__lte=position)))
-    if segment is not None and segment.last >= position:
-        _replacing(using).run(session_id=session_id, **segments.struck(segment, position)._asdict())
+def strike(using: str, session_id: int, position: int, indexed: int) -> int:
+    """Remove the words of the message at ``position``. The messages are indexed through ``indexed``."""
+    if indexed >= position:
+        segment = _last(transactions.latest(_rows(using, session_id).filter(first__lte=position)))
+        if segment is not None and segment.last >= position:
+            if segment.version != VERSION:
+                delete(using, session_id)
+                return 0
+            _replacing(using).run(session_id=session_id, **segments.struck(segment, position)._asdict())
+    return indexed
 
 
-def cut(using: str, session_id: int, after: int) -> None:
-    """Remove the messages after the position ``after``."""
+def cut(using: str, session_id: int, after: int, indexed: int) -> int:
+    """Remove the messages after the position ``after``. The messages are indexed through ``indexed``."""
+    if indexed <= after:
+        return indexed
     rows = _rows(using, session_id)
     rows.filter(first__gt=after).delete()
     last = _last(transactions.latest(rows))
     if last is not None and last.last > after:
+        if last.version != VERSION:
+            delete(using, session_id)
+            return 0
         _replacing(using).run(session_id=session_id, **segments.trimmed(last, after)._asdict())
+    return after
 
 
 def delete(using: str, session_id: int) -> None:
@@ -224,4 +243,6 @@ def copied(using: str, sessions: models.SessionQuerySet, at: int) -> Copied:
     rows = rows.order_by("session_id", "first")
     found = list(rows.values_list("first", "last", "data", "session__epoch"))
     index = [Segment(first, last, data) for first, last, data, _ in found]
-    return Copied(found[0][-1], segments.through(index, at)) if found else NOTHING_COPIED
+    if not index or index[-1].version != VERSION:
+        return NOTHING_COPIED
+    return Copied(found[0][-1], segments.through(index, at))

@@ -128,38 +128,20 @@ class Leases(Database):
         extending = _extending(self.using, lease)
         return bool(_changed(extending, session_id=claim.session_id, token=claim.token, epoch=claim.epoch))
 
-    def release(
-        self,
-        claim: Claim,
-        threshold: Threshold,
-        *,
-        retry_in: float | None = None,
-        error: str = "",
-        uncount: bool = False,
-        rebuild_in: float | None = None,
-        window: int | None = None,
-        queued: bool = False,
-    ) -> bool:
-        """Release the lease, and return whether the session is still due by ``threshold`` and its current counters.
-
-        The next attempt waits for ``retry_in`` seconds. ``error`` is stored as the last error; without it the number of
-        attempts becomes 0. ``uncount`` takes back the attempt that the claim counted. After a rebuild, these three are
-        left as they are: they are about what is due. With ``rebuild_in`` the session is marked for a rebuild in so many
-        seconds. The next claim has the ``window``. ``queued``: the caller sends a task if the session is still due, so
-        a sweep need not.
-        """
+    def release(self, claim: Claim, threshold: Threshold, how: values.Release = values.SUCCESS) -> bool:
+        """Release the lease, and return whether the session is still due by ``threshold`` and its current counters."""
         using = self.using
-        if error or retry_in is not None or rebuild_in is not None:
-            changes: dict[str, Any] = {} if rebuild_in is None else {"rebuild_after": Clock(rebuild_in)}
+        if how.error or how.retry_in is not None or how.rebuild_in is not None:
+            changes: dict[str, Any] = {} if how.rebuild_in is None else {"rebuild_after": Clock(how.rebuild_in)}
             if not claim.rebuilding:
-                changes["attempts"] = 0 if not error else max(0, claim.attempts - 1) if uncount else claim.attempts
-                changes["last_error"] = error
-                changes["next_attempt_at"] = None if retry_in is None else Clock(retry_in)
-            changes["fold_window"] = window
-            releasing = _releasing(using, threshold, changes, queued=queued)
+                changes["attempts"] = max(0, claim.attempts - how.uncount) if how.error else 0
+                changes["last_error"] = how.error
+                changes["next_attempt_at"] = None if how.retry_in is None else Clock(how.retry_in)
+            changes["fold_window"] = how.window
+            releasing = _releasing(using, threshold, changes, queued=how.queued)
         else:
-            releasing = _releasing_after_success(using, threshold, rebuilding=claim.rebuilding, queued=queued)
-        released = _changed(releasing, session_id=claim.session_id, token=claim.token, window=window)
+            releasing = _releasing_after_success(using, threshold, rebuilding=claim.rebuilding, queued=how.queued)
+        released = _changed(releasing, session_id=claim.session_id, token=claim.token, window=how.window)
         return bool(released) and self.is_due(claim.session_id)
 
     def is_due(self, session_id: int) -> bool:

@@ -146,12 +146,15 @@ def update(rows: QuerySet[Any], **changes: Any) -> int:
 def settled(work: Callable[[], T], what: object) -> T:
     """Run ``work`` again as long as changes by other processes violate a constraint, for example a unique name.
 
-    Raises :class:`~django_convmemory.exceptions.SessionContended` in the end.
+    Raises :class:`~django_convmemory.exceptions.SessionContended` in the end, or the IntegrityError if no value was
+    taken: a foreign key of a table that Django does not know, for example, fails each time.
     """
-    for _ in range(SETTLING_TRIES):
+    for number in range(1, SETTLING_TRIES + 1):
         try:
             return work()
-        except IntegrityError:
+        except IntegrityError as error:
+            if number == SETTLING_TRIES and not is_taken(error):
+                raise
             time.sleep(random.uniform(0, LONGEST_PAUSE))  # noqa: S311
     raise exceptions.SessionContended(f"Other processes change {what} all the time. Try again later.")
 
@@ -308,6 +311,12 @@ def given_up(error: Error) -> bool:
     """
     is_conflict = sqlstate(error) in _SQLSTATES or _errno(error) in _ERRNOS
     return isinstance(error, StatementRefused) or (isinstance(error, OperationalError) and is_conflict)
+
+
+def is_taken(error: Exception) -> bool:
+    """Whether a unique value is taken, perhaps by another process a moment ago."""
+    is_unique = "UNIQUE constraint failed" in str(error)
+    return isinstance(error, IntegrityError) and (is_unique or sqlstate(error) == "23505" or _errno(error) == 1062)
 
 
 def sqlstate(error: Error) -> str | None:

@@ -13,12 +13,22 @@ import openai
 from asgiref.sync import sync_to_async
 from django.db import close_old_connections
 
-from chat import quotes
-from chat.families import relatives
+from chat import quotes, words
 from django_convmemory.context.assembly import Context
 from django_convmemory.operations.turns import Turn
 
 SYSTEM = "You are a helpful assistant. Be brief and concrete."
+
+# The offline responder says it once in a conversation.
+INTRODUCTION = (
+    "I am the built-in offline responder: no model is connected. I answer your questions with what was said here."
+)
+NOTED = "Noted."
+NO_WORD = "Tell me something to remember, or ask about something that was said here."
+# The most words of a question that an answer repeats.
+_MOST_WORDS = 3
+# A reply of the responder is looked for in so many messages.
+_RECENT = 40
 
 # Seconds between two words of the offline responder.
 PACE = float(os.environ.get("EXAMPLE_PACE") or 0.03)
@@ -35,8 +45,9 @@ async def ask(turn: Turn) -> Any:
     else:
         text, recalled = await quoting(turn)
         stream = spoken(text)
+        turn.reply_metadata = quotes.OWN
     if recalled:
-        turn.reply_metadata = {"recalled": recalled}
+        turn.reply_metadata = {**turn.reply_metadata, "recalled": recalled}
     # Free the database connection while the model answers. The next query opens another.
     await sync_to_async(close_old_connections)()
     return stream
@@ -50,7 +61,7 @@ def by_whom() -> str:
 async def recalling(turn: Turn) -> Context:
     """Return the context with quotes of what matches the question, or else other forms of its words."""
     question = turn.question
-    forms = "" if turn.context.recalled else relatives(question.message.text)
+    forms = "" if turn.context.recalled else words.relatives(question.message.text)
     hits = await turn.session.asearch(forms, before=question.position, limit=3) if forms else []
     # Of all the forms, only those that occur: a context quotes nothing that has too little of a query.
     said = dict.fromkeys(piece.text for hit in hits for piece in hit.pieces if piece.marked)
@@ -85,16 +96,23 @@ async def quoting(turn: Turn) -> tuple[str, list[int]]:
 
     It quotes what a search finds, or else what the context has.
     """
-    question, context = turn.question, turn.context
-    # The introduction appears once, so that it does not fill the summary.
-    introduced = any(message.role == "assistant" and quotes.OFFLINE in message.text for message in context)
-    first = quotes.AGAIN if introduced else quotes.OFFLINE
-    if quotes.is_statement(question.message.text):
-        return f"{first}\nI have stored it. Ask me about it later.", []
-    found = await quotes.found(turn.session, question.message.text, question.position)
-    said = found or quotes.of_context(question.message.text, context)
-    if not said:
-        return f"{first}\nThe conversation's memory has nothing about your message yet.", []
-    quoted = [sentence.quoted() for sentence in said]
-    lines = [first, "The conversation's memory has this about your message:", *quoted]
-    return "\n".join(lines), [sentence.position for sentence in found if sentence.position]
+    question, text = turn.question, turn.question.message.text
+    recent = await turn.session.ahistory(before=question.position, limit=_RECENT)
+    introduction = "" if any(quotes.is_own(stored.message) for stored in recent) else f"{INTRODUCTION}\n\n"
+    asked_for = words.telling(text)
+    if quotes.is_statement(text):
+        return f"{introduction}{NOTED}", []
+    if not asked_for:
+        return f"{introduction}{NO_WORD}", []
+    found = await quotes.found(turn.session, text, question.position)
+    sentences = found or quotes.of_context(text, turn.context)
+    if not sentences:
+        return f"{introduction}{nothing_about(asked_for)}", []
+    quoted = " ".join(sentence.quoted(question.position) for sentence in sentences)
+    return f"{introduction}{quoted}", [sentence.position for sentence in found if sentence.position]
+
+
+def nothing_about(asked_for: list[str]) -> str:
+    """Return the answer if no word of the question is in the conversation."""
+    about = " or ".join(f"“{word}”" for word in asked_for) if len(asked_for) <= _MOST_WORDS else "that"
+    return f"I have found nothing about {about} in this conversation."

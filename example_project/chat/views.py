@@ -8,14 +8,14 @@ from typing import Any
 
 from django.conf import settings
 from django.db import transaction
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils.http import quote_etag, urlencode
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
 
-from chat import caches, people, questions, recalls, redactions, refusals, searches, titles, versions
+from chat import caches, people, playing, questions, recalls, redactions, refusals, searches, titles, versions
 from chat.responder import SYSTEM, by_whom
 from chat.throttles import limited
 from django_convmemory.exceptions import (
@@ -59,6 +59,8 @@ def conversation(request: HttpRequest, public_id: uuid.UUID) -> HttpResponse:
     context = _shared(request) | {"session": session} | _messages(session, _page(request)) | _panel(session)
     if query := searches.query_of(request):
         context |= searches.in_conversation(session, query)
+    if "play" in request.GET and playing.is_played(session):
+        context["lines"] = len(playing.messages())
     return render(request, "chat/conversation.html", context)
 
 
@@ -160,6 +162,26 @@ def _begun(request: HttpRequest, key: str, text: str) -> SessionHandle:
         # The user went back in the browser, changed the text, and sent it again. That is another conversation.
         return _begun(request, uuid.uuid4().hex, text)
     return handle
+
+
+@require_POST
+@limited
+def play(request: HttpRequest) -> HttpResponse:
+    """Begin a conversation that plays by itself. The page that follows plays it."""
+    session = playing.begin(request, uuid.uuid4().hex)
+    return redirect(f"{reverse('chat:conversation', args=[session.public_id])}?play=1")
+
+
+@require_POST
+def line(request: HttpRequest, public_id: uuid.UUID, number: int) -> HttpResponse:
+    """Store a message of the conversation that plays. Each is stored once, so there is no other limit."""
+    session = people.conversation(request, public_id)
+    if not playing.is_played(session) or number >= len(playing.messages()):
+        raise Http404
+    try:
+        return JsonResponse({"asks": playing.say(session, number)})
+    except UnknownSession:
+        raise Http404 from None
 
 
 @require_POST

@@ -178,9 +178,9 @@ def test_a_check_warns_of_backends_without_a_worker(memory: ConversationMemory, 
 
 @pytest.mark.django_db(transaction=True)
 def test_the_settings_of_the_page_work(settings: Any, tmp_path: pathlib.Path) -> None:
-    page = (processes.ROOT / "docs/howto/django-tasks.md").read_text()
+    page = (processes.ROOT / "docs/guides/development.md").read_text()
     names: dict[str, Any] = {"INSTALLED_APPS": []}
-    exec(page.split("```python\n")[1].split("```")[0], names)  # noqa: S102
+    exec(page.split("```python\n# settings.py\n")[1].split("```")[0], names)  # noqa: S102
     assert set(names["INSTALLED_APPS"]) <= set(django_settings.INSTALLED_APPS)
     settings.TASKS, settings.CONVMEMORY = names["TASKS"], names["CONVMEMORY"]
     [command] = [line.split()[2:] for line in page.splitlines() if line.startswith("python manage.py db_worker")]

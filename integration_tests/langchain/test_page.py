@@ -1,4 +1,4 @@
-"""The function of docs/howto/langchain.md does what the page says."""
+"""The function of docs/guides/langchain.md does what the page says."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
 
 from django_convmemory.memory import memories
-from tests.howto.test_pages import module_of
+from tests.guides.test_pages import module_of
 
 
 @pytest.mark.django_db

@@ -1,4 +1,4 @@
-"""The view of docs/howto/llama-index.md does what the page says."""
+"""The view of docs/guides/llama-index.md does what the page says."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from django_convmemory.memory import memories
 from integration_tests import pages
 from integration_tests.agent_scripts import Step
 from integration_tests.llama_index.model import ScriptedLLM
-from tests.howto.test_pages import module_of
+from tests.guides.test_pages import module_of
 
 
 @pytest.mark.django_db

@@ -1,4 +1,4 @@
-"""docs/howto/openai-agents.md, and what docs/moving.md says about the SDK's files."""
+"""docs/guides/openai-agents.md, and what docs/guides/moving.md says about the SDK's files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from django_convmemory.contrib.openai_agents import ConvMemorySession
 from django_convmemory.memory import memories
 from integration_tests import pages
 from integration_tests.openai_agents.model import called, inputs, response, said, talking, thought
-from tests.howto.test_pages import module_of
+from tests.guides.test_pages import module_of
 from tests.openai_server import OpenAIServer
 from tests.response_items import returned
 

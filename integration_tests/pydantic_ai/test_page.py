@@ -1,4 +1,4 @@
-"""The view of docs/howto/pydantic-ai.md does what the page says."""
+"""The view of docs/guides/pydantic-ai.md does what the page says."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 from django_convmemory.memory import memories
 from integration_tests import pages
-from tests.howto.test_pages import module_of
+from tests.guides.test_pages import module_of
 
 
 @pytest.mark.django_db

@@ -244,8 +244,8 @@ OPERATIONS: dict[tuple[type[ScopedView], str], _Operation] = {
             200: OpenApiResponse(TurnSerializer, "The reply was stored by an earlier request with this key."),
             (200, EventStreamRenderer.media_type): OpenApiResponse(
                 _TURN_EVENT,
-                "Server-sent events. docs/api.md has their data. That of `error` is a `ConvMemoryProblem` with "
-                "`retryable`.",
+                "Server-sent events. docs/reference/api.md has their data. That of `error` is a `ConvMemoryProblem` "
+                "with `retryable`.",
             ),
         },
         errors=[409, 422, 428, 429, 502, 503],

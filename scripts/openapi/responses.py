@@ -157,8 +157,8 @@ class ContextSerializer(serializers.Serializer[Any]):
     revision = serializers.IntegerField()
 
 
-# What a problem document has as its ``code``. docs/api.md says what a client does about each. The codes do not change
-# between releases.
+# What a problem document has as its ``code``. docs/reference/api.md says what a client does about each. The codes do
+# not change between releases.
 ProblemCode = Literal[
     "authentication_failed",
     "body_too_large",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +9,6 @@ import pytest
 from django.conf import settings as site
 from django.contrib.auth.models import User
 from django.test import Client
-from django.utils import timezone
 from pytest_django.live_server_helper import LiveServer
 
 from django_convmemory import models
@@ -19,7 +17,6 @@ from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.testing import ScriptedMemories
 from tests.admin import showcase
-from tests.admin.test_waiting import due
 from tests.browser import browser, picture
 
 if TYPE_CHECKING:
@@ -208,46 +205,3 @@ def test_an_action_by_keyboard_alone(visit: Visit, session: models.Session) -> N
     page.wait_for_url("**/change/")
     assert "All messages and summaries were deleted." in page.locator(".messagelist").inner_text()
     assert not models.Message.objects.filter(session=session).exists()
-
-
-def test_the_state_of_a_session_changes_without_a_reload(visit: Visit, convmemory: ScriptedMemories) -> None:
-    page = visit.open(f"{LIST}{due('trip').pk}/change/")
-    page.get_by_role("button", name="Compact now").click()
-    page.get_by_text("A worker was asked to compact the session.").wait_for()
-    page.evaluate("document.body.dataset.loaded = 'once'")
-    state, reason = page.locator("#convmemory-status .convmemory-state"), page.locator("#convmemory-why")
-    assert state.inner_text() == "due"
-    models.Session.objects.update(lease_expires_at=timezone.now() + dt.timedelta(minutes=5))
-    page.get_by_text("A worker works on it now.").wait_for()
-    assert state.inner_text() == "compacting"
-    models.Session.objects.update(lease_expires_at=None)
-    convmemory.reply("They spoke.")
-    # It was queued twice: when it became due, and by the button.
-    assert convmemory.run() == ["published", "not_due"]
-    page.get_by_text("Version 1 was made since this page was loaded.").wait_for()
-    assert (state.inner_text(), "Nothing is due." in reason.inner_text()) == ("idle", True)
-    assert page.locator("body").get_attribute("data-loaded") == "once"
-    # Nothing more is to come, so the page asks no more.
-    assert page.locator("#convmemory-status").get_attribute("data-live") is None
-    page.get_by_role("link", name="Load the page again").click()
-    page.locator("#convmemory-summaries").wait_for()
-    assert "was made since" not in reason.inner_text()
-
-
-def test_the_page_asks_for_the_state_until_the_user_is_logged_out(visit: Visit, convmemory: ScriptedMemories) -> None:
-    def asked() -> int:
-        return sum("/status/" in url for url in visit.requests)
-
-    visit.page.clock.install()
-    page = visit.open(f"{LIST}{due('trip').pk}/change/")
-    for count in (1, 2):
-        with page.expect_response("**/status/*") as response:
-            page.clock.run_for(30_000)
-        # The second answer says that nothing has changed.
-        assert (response.value.status, asked()) == ({1: 200, 2: 304}[count], count)
-    page.context.clear_cookies()
-    with page.expect_response("**/login/**"):
-        page.clock.run_for(30_000)
-    before = asked()
-    page.clock.run_for(600_000)
-    assert asked() == before

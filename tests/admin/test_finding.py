@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from typing import Any
 
@@ -111,6 +112,17 @@ def test_the_messages_are_those_of_a_search_in_its_order(chat: SessionHandle) ->
     expected = [hit.position for hit in hits if hit.marks]
     assert len(expected) == 3
     assert [int(line.split()[1]) for line in found(chat, "tile museum of ships")[0]] == expected
+
+
+@pytest.mark.parametrize("phrase", ["3 May 2024", "el 3 de mayo de 2024"])
+def test_a_date_alone_finds_what_was_said_on_it(anna: User, phrase: str) -> None:
+    session = memories["default"].session("new", owner=anna)
+    for day in (2, 3, 4):
+        at = dt.datetime(2024, 5, day, 12, tzinfo=dt.UTC)
+        session.append(ChatMessage.human("Ships only."), created_at=at)
+    assert [line.split()[1] for line in found(session, phrase)[0]] == ["2"]
+    searched = finding.TextSearch(models.Session.objects.all(), phrase, User.objects.all())
+    assert [hit.position for _session, hit, _before in searched.hits] == [2]
 
 
 def test_the_page_says_what_was_left_out(

@@ -1,4 +1,4 @@
-"""The statements of docs/admin.md hold."""
+"""The statements of docs/reference/admin.md hold."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 
 DOCS = pathlib.Path(__file__).parent.parent.parent / "docs"
-PAGE = (DOCS / "admin.md").read_text(encoding="utf-8")
+PAGE = (DOCS / "reference" / "admin.md").read_text(encoding="utf-8")
 
 
 def test_every_picture_exists() -> None:
     pictures = re.findall(r"!\[.+?\]\((.+?)\)", PAGE)
     assert len(pictures) == 3
-    assert all((DOCS / picture).is_file() for picture in pictures)
+    assert all((DOCS / "reference" / picture).is_file() for picture in pictures)
 
 
 def test_the_page_names_every_action_and_its_permission() -> None:

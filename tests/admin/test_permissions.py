@@ -1,4 +1,4 @@
-"""Who may do what: every address of the admin, for everybody, as docs/admin.md says."""
+"""Who may do what: every address of the admin, for everybody, as docs/reference/admin.md says."""
 
 from __future__ import annotations
 
@@ -52,7 +52,6 @@ ADDRESSES = {
     f"{NAME}_overview": Address("overview/", SEE, 200, 200),
     f"{NAME}_retry": Address("retry/", CHANGE, 405, 302),
     f"{NAME}_change": Address("{pk}/change/", SEE, 200, 405),
-    f"{NAME}_status": Address("{pk}/status/", SEE, 200, 405),
     f"{NAME}_history": Address("{pk}/history/", SEE, 200, 200),
     f"{NAME}_export": Address("{pk}/export/", SEE, 200, 200),
     f"{NAME}_compact": Address("{pk}/compact/", CHANGE, 405, 302),

@@ -40,7 +40,7 @@ OURS = include("django_convmemory.api.urls")
 
 
 def schema_of(*patterns: Any) -> dict[str, Any]:
-    """Return the schema of a site with these addresses, and the settings of docs/api.md."""
+    """Return the schema of a site with these addresses, and the settings of docs/reference/api.md."""
     generator: Any = SchemaGenerator
     with patched_settings(names_of(3)["SPECTACULAR_SETTINGS"]):
         schema: dict[str, Any] = generator(patterns=list(patterns)).get_schema(request=None, public=True)

@@ -1,4 +1,4 @@
-"""The requests and the code of docs/api.md work as the page says."""
+"""The requests and the code of docs/reference/api.md work as the page says."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from django.core.checks.registry import registry
 from rest_framework.test import APIClient
 
 from django_convmemory import exceptions
-from django_convmemory.api import conf, urls
+from django_convmemory.api import conf, throttles, urls
 from django_convmemory.operations.handles import SessionHandle
 from scripts.openapi import responses
 from tests.api.conftest import ROOT, url_of
 
-PAGE = (pathlib.Path(__file__).parent.parent.parent / "docs" / "api.md").read_text(encoding="utf-8")
+PAGE = (pathlib.Path(__file__).parent.parent.parent / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
 REQUESTS = re.findall(r"```http\n(\w+) (\S+) HTTP/1.1\n(.*?)```", PAGE, re.DOTALL)
 PYTHON = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
@@ -112,6 +112,20 @@ def test_the_settings_of_the_page(settings: Any) -> None:
     settings.CONVMEMORY_API = names_of(6)["CONVMEMORY_API"]
     assert conf.check_settings() == []
     assert conf.limits().aliases == ("default",)
+
+
+def test_the_rates_of_the_page() -> None:
+    """The page names every rate, with its default where it has one."""
+    [code] = [code for code in PYTHON if "DEFAULT_THROTTLE_RATES" in code]
+    pattern = r'^ +"(convmemory_\w+)": "[^"]+",  # .*?(by default no limit|this is the default)$'
+    rates = dict(re.findall(pattern, code, re.MULTILINE))
+    classes = [each for each in vars(throttles).values() if getattr(each, "scope", None) in rates]
+    assert rates.keys() == {getattr(each, "scope", None) for each in vars(throttles).values()} - {None}
+    given = names_of(PYTHON.index(code))["REST_FRAMEWORK"]["DEFAULT_THROTTLE_RATES"]
+    for each in classes:
+        default = each.default
+        assert rates[each.scope] == ("by default no limit" if default is None else "this is the default")
+        assert default in (None, given[each.scope])
 
 
 def test_the_urls_of_the_page() -> None:

@@ -97,7 +97,10 @@ def run_site(
 
 
 def summary(reports: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the tables of ``docs/reliability.md``, what the faults measured, what did not run, and what failed."""
+    """Return the figures of each fault and each heading, and what was measured, did not run, and failed.
+
+    The sums of the headings are the table of ``docs/inside/reliability.md``.
+    """
     from tests.chaos.faults import registry
 
     made: dict[str, list[dict[str, Any]]] = {name: [] for name in registry.faults()}
@@ -107,15 +110,20 @@ def summary(reports: Sequence[dict[str, Any]]) -> list[str]:
     absent = {f"{report['fault']} on {report['site']}: {report['not_run']}" for report in reports if report["not_run"]}
     failed = [report for report in reports if report["problems"]]
     runs = sum(map(len, made.values()))
-    lines = []
+    lines, sums = [], []
     for heading in registry.Heading:
         faults = [fault for fault in registry.faults().values() if fault.heading == heading and made[fault.name]]
         if not faults:
             continue
         lines += [f"\n### {heading}\n", row(*COLUMNS), f"| --- | --- |{' --: |' * (len(COLUMNS) - 2)}"]
         lines += [row(fault.name.replace("_", " "), fault.says, *figures(made[fault.name])) for fault in faults]
+        sums.append(row(heading, *figures([run for fault in faults for run in made[fault.name]])))
     return [
         *lines,
+        "",
+        row("faults of", *COLUMNS[2:]),
+        f"| --- |{' --: |' * (len(COLUMNS) - 2)}",
+        *sums,
         "",
         *measured(made),
         *(f"NOT RUN: {line}." for line in sorted(absent)),

@@ -30,7 +30,10 @@ expect.set_options(timeout=MILLISECONDS)
 
 @contextlib.contextmanager
 def served(folder: pathlib.Path, port: str = "0", **variables: str) -> Iterator[str]:
-    """Serve the example as ``make demo`` does, and yield its address. Without ``port``, any free port is taken."""
+    """Serve the example as ``make demo`` does, and yield its address. Without ``port``, any free port is taken.
+
+    What it prints at the start is in the file ``said`` of the folder.
+    """
     with (folder / "errors").open("wb") as errors:
         process = subprocess.Popen(
             [sys.executable, "serve.py", "--port", port],
@@ -42,8 +45,11 @@ def served(folder: pathlib.Path, port: str = "0", **variables: str) -> Iterator[
         )
     try:
         assert process.stdout is not None
-        line = next((line for line in process.stdout if " is the site" in line), "")
-        match = re.match(r"(http://\S+)/ is the site", line)
+        said = ""
+        while " is the site" not in said and (line := process.stdout.readline()):
+            said += line
+        (folder / "said").write_text(said)
+        match = re.search(r"(http://\S+)/ is the site", said)
         assert match, (folder / "errors").read_text()
         yield match.group(1)
     finally:
@@ -53,8 +59,9 @@ def served(folder: pathlib.Path, port: str = "0", **variables: str) -> Iterator[
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The site as it is, without a model."""
-    with served(tmp_path_factory.mktemp("site")) as url:
+    """The site as it is, without a model: one that the shell names for other programs is not used."""
+    variables = {"OPENAI_MODEL": "unwanted", "OPENAI_API_KEY": "none", "OPENAI_BASE_URL": "http://127.0.0.1:9/v1"}
+    with served(tmp_path_factory.mktemp("site"), **variables) as url:
         yield url
 
 
@@ -68,7 +75,7 @@ def model() -> Iterator[OpenAIServer]:
 @pytest.fixture(scope="session")
 def modelled(model: OpenAIServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The site with a model."""
-    variables = {"OPENAI_MODEL": "fake", "OPENAI_API_KEY": "none", "OPENAI_BASE_URL": model.base_url}
+    variables = {"DEMO_MODEL": "fake", "OPENAI_BASE_URL": model.base_url}
     # No fold of an earlier conversation takes an answer that is meant for a reply.
     variables["CONVMEMORY_TOKEN_LIMIT"] = "100000"
     with served(tmp_path_factory.mktemp("modelled"), **variables) as url:

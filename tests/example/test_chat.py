@@ -32,7 +32,7 @@ def test_a_visitor_talks_until_the_conversation_is_folded(site: str, page: Page,
 
     # The summary appears on the open page.
     for number in range(3):
-        say(page, f"Something else, number {number}: the weather is fine, and the trains run on time. " * 3)
+        say(page, f"Something else, number {number}: the weather is fine, and the trains run on time. " * 6)
     expect(page.locator("#panel .summary .quiet")).to_have_count(0)
     page.wait_for_selector("#messages .message.folded")
     say(page, "Which stamps do I collect?")

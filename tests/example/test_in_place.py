@@ -282,3 +282,21 @@ def test_the_visitor_names_the_conversation_copies_and_chooses_colours(modelled:
     assert dark != light
     page.reload()
     assert page.evaluate(background) == dark
+
+
+def test_a_conversation_moves_up_in_the_list_when_somebody_writes_in_it(modelled: str, page: Page) -> None:
+    addresses = [begun(page, modelled, f"Conversation {number}.") for number in range(3)]
+    second = page.context.new_page()
+
+    def listed(window: Page) -> list[str]:
+        return window.locator(".list li").all_inner_texts()
+
+    for window_of_it in (page, second):
+        window_of_it.goto(addresses[0])
+        assert listed(window_of_it) == ["Conversation 2.", "Conversation 1.", "Conversation 0."]
+    say(page, "And then?")
+    answered(second, "And then?")
+    for window_of_it in (page, second):
+        assert listed(window_of_it) == ["Conversation 0.", "Conversation 2.", "Conversation 1."]
+        window_of_it.goto(addresses[1])  # It stays there.
+        assert listed(window_of_it) == ["Conversation 0.", "Conversation 2.", "Conversation 1."]

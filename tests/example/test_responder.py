@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import importlib
+import re
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -22,8 +23,7 @@ from django_convmemory.tokens import Utf8TokenCounter
 from tests.openai_server import Behaviour, OpenAIServer, prompt
 from tests.test_example_project import PROJECT
 
-NOTHING = "The conversation's memory has nothing about your message yet."
-STORED = "I have stored it. Ask me about it later."
+STORED = "Noted."
 MARCH = dt.datetime(2026, 3, 3, 9, 30, tzinfo=dt.UTC)
 SUMMARY = """\
 2026-03-03
@@ -35,25 +35,32 @@ Nobody knows the heron.
 Also mentioned by the heron: 4711"""
 human, ai = ChatMessage.human, ChatMessage.ai
 
-Ask = Callable[[SessionHandle, str], list[str]]
+Ask = Callable[[SessionHandle, str], str]
+
+
+def nothing(*words: str) -> str:
+    about = " or ".join(f"“{word}”" for word in words)
+    return f"I have found nothing about {about} in this conversation."
 
 
 @pytest.fixture
-def ask(monkeypatch: pytest.MonkeyPatch) -> Ask:
-    """Ask the responder a question, and return the lines of the answer after the first."""
+def responder(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(PROJECT)
-    responder = importlib.import_module("chat.responder")
-    monkeypatch.setattr(responder, "PACE", 0)
+    monkeypatch.delenv("OPENAI_MODEL", raising=False)
+    module = importlib.import_module("chat.responder")
+    monkeypatch.setattr(module, "PACE", 0)
+    return module
 
-    def answer(session: SessionHandle, question: str) -> list[str]:
-        stream = session.stream_answer(question, responder.ask, system=responder.SYSTEM, recall=True)
-        first, *lines = "".join(stream).splitlines()
-        assert first.startswith(("I am the built-in offline responder", "(The offline responder:)"))
-        if lines not in ([NOTHING], [STORED]):
-            assert lines.pop(0) == "The conversation's memory has this about your message:"
-        return lines
 
-    return answer
+def whole(responder: Any, session: SessionHandle, question: str) -> str:
+    """Ask the responder a question, and return the whole answer."""
+    return "".join(session.stream_answer(question, responder.ask, system=responder.SYSTEM, recall=True))
+
+
+@pytest.fixture
+def ask(responder: Any) -> Ask:
+    """Ask the responder a question, and return the answer without the introduction."""
+    return lambda session, question: whole(responder, session, question).removeprefix(f"{responder.INTRODUCTION}\n\n")
 
 
 @pytest.fixture
@@ -62,35 +69,93 @@ def session() -> SessionHandle:
     return ConversationWindowMemory(InMemoryStore(), 2, counter=Utf8TokenCounter()).session("s")
 
 
+def test_it_says_who_it_is_once_in_a_conversation(responder: Any) -> None:
+    """Also after its introduction was folded, and in a conversation that others began."""
+    offline = importlib.import_module("chat.summaries").OfflineChatModel()
+    memory = ConversationSummaryBufferMemory(InMemoryStore(), offline, max_token_limit=60, max_summary_tokens=40)
+    for key, begun in (("new", []), ("told before", [human("My cat is called Mina."), ai("A good name.")])):
+        session = memory.session(key)
+        if begun:
+            session.append(*begun)
+        answers = []
+        for text in (*TALK, "Where is the castle?", "Is it raining?") * 2:
+            answers.append(whole(responder, session, text))
+            session.compact()
+        assert session.load().covered > 20
+        assert [responder.INTRODUCTION in answer for answer in answers] == [True] + [False] * (len(answers) - 1)
+        assert not any("offline" in answer for answer in answers[1:])
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        ("Tell me about the castle", "You told me: “The castle of Bled stands on a rock.”"),
+        ("tell me about castles please", "You told me: “The castle of Bled stands on a rock.”"),
+        ("What did I tell you about the rain?", "You told me: “It rains, and I have to tell you about it.”"),
+        ("What about the tickets?", "I told you: “The tickets cost 15 euros.”"),
+        ("Tell me about the zeppelin", nothing("zeppelin")),
+        ("And what did you say about a submarine or a zeppelin?", nothing("submarine", "zeppelin")),
+        (
+            "Where do penguins, herons, storks and swallows sleep?",
+            "I have found nothing about that in this conversation.",
+        ),
+        ("Tell me about it", "Tell me something to remember, or ask about something that was said here."),
+        ("¿?", "Tell me something to remember, or ask about something that was said here."),
+        ("Herons!", nothing("herons")),
+    ],
+)
+def test_the_words_that_tell_something_decide(session: SessionHandle, ask: Ask, question: str, answer: str) -> None:
+    session.append(human("The castle of Bled stands on a rock. We walk."), ai("The tickets cost 15 euros."))
+    session.append(human("It rains, and I have to tell you about it. What about me?"), ai("Tell me about it!"))
+    assert ask(session, question) == answer
+    # What was asked before tells nothing.
+    assert ask(session, question) == answer
+
+
+def test_every_answer_quotes_a_word_of_the_question_or_finds_nothing(session: SessionHandle, ask: Ask) -> None:
+    things = ("castle", "heron", "cello", "boat", "garden", "tickets")
+    for thing in things[:3]:
+        session.append(human(f"I should tell you about the {thing} that we have seen."), ai("Please tell me more."))
+    for form in ("Tell me about the {}", "What is a {}?", "{}", "Do you know anything about my {}, please?"):
+        for number, thing in enumerate(things):
+            answer = ask(session, form.format(thing))
+            if number < 3:
+                assert answer.endswith(f": “I should tell you about the {thing} that we have seen.”")
+            else:
+                assert answer == nothing(thing)
+
+
 def test_a_sentence_is_quoted_with_its_speaker_and_its_day(session: SessionHandle, ask: Ask) -> None:
     session.append(human("Good morning. I have an allergy to peanuts. It is raining."), created_at=MARCH)
     session.append(ai("I will keep it in mind."), human("Let us talk about trains."), ai("Gladly."), created_at=MARCH)
-    assert ask(session, "What did I tell you about allergies?") == [
-        "You said on 3 March 2026 (message 1): “I have an allergy to peanuts.”"
-    ]
+    quote = "You told me on 3 March 2026: “I have an allergy to peanuts.”"
+    assert ask(session, "What did I tell you about allergies?") == quote
+
+
+def test_what_was_said_long_ago_on_the_same_day_says_how_long(session: SessionHandle, ask: Ask) -> None:
+    session.append(human("My cat is called Mina."), ai("A good name."))
+    for _ in range(6):
+        session.append(human("It rains."), ai("So it does."))
+    assert ask(session, "What is my cat called?") == "You told me 14 messages ago: “My cat is called Mina.”"
 
 
 def test_what_the_assistant_said_is_not_put_into_the_users_mouth(session: SessionHandle, ask: Ask) -> None:
     session.append(human("Book it, please."), ai("Your order number is LC-204817."), created_at=MARCH)
     session.append(human("Thanks."), ai("You are welcome."), created_at=MARCH)
-    assert ask(session, "Which order number was it?") == [
-        "I said on 3 March 2026 (message 2): “Your order number is LC-204817.”"
-    ]
+    quote = "I told you on 3 March 2026: “Your order number is LC-204817.”"
+    assert ask(session, "Which order number was it?") == quote
 
 
 def test_a_name_says_who_spoke(session: SessionHandle, ask: Ask) -> None:
     session.append(ChatMessage("user", "The key is under the flowerpot.", name="Ada"), ai("Good."), created_at=MARCH)
     session.append(human("Hm."), ai("Yes?"))
-    assert ask(session, "Where is the key?") == [
-        "Ada said on 3 March 2026 (message 1): “The key is under the flowerpot.”"
-    ]
+    assert ask(session, "Where is the key?") == "Ada said on 3 March 2026: “The key is under the flowerpot.”"
 
 
-def test_neither_questions_nor_its_own_answers_are_quoted(session: SessionHandle, ask: Ask) -> None:
+def test_its_own_answers_are_not_quoted(session: SessionHandle, ask: Ask) -> None:
     session.append(human("My cat is called Mina."), ai("A good name."), human("Hm."), ai("Yes?"), created_at=MARCH)
-    quotes = ["You said on 3 March 2026 (message 1): “My cat is called Mina.”"]
     for _ in range(3):
-        assert ask(session, "What is my cat called?") == quotes
+        assert ask(session, "What is my cat called?") == "You told me on 3 March 2026: “My cat is called Mina.”"
 
 
 def test_results_of_tools_and_messages_without_text_are_not_quoted(session: SessionHandle, ask: Ask) -> None:
@@ -98,14 +163,14 @@ def test_results_of_tools_and_messages_without_text_are_not_quoted(session: Sess
     session.append(human("Look for herons?"), {"role": "assistant", "content": None, "tool_calls": [call]})
     session.append(ChatMessage.tool("A heron stands by the lake.", "c"), ai("Done."))
     session.append({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}, ai("Nice."))
-    assert ask(session, "Herons!") == [NOTHING]
+    assert ask(session, "Herons!") == nothing("herons")
 
 
 def test_at_most_three_sentences_are_quoted_and_each_once(session: SessionHandle, ask: Ask) -> None:
     for text in ("I saw a heron.", "I saw a heron.", "The heron flew.", "A heron ate.", "A heron slept.", "Fine."):
         session.append(human(text), ai("Indeed."), created_at=MARCH)
-    quotes = ask(session, "heron")
-    assert len(quotes) == len({quote.partition("“")[2] for quote in quotes}) == 3
+    quotes = re.findall("“.*?”", ask(session, "heron"))
+    assert len(quotes) == len(set(quotes)) == 3
 
 
 def test_without_a_hit_the_context_is_quoted_with_the_speakers(ask: Ask) -> None:
@@ -117,21 +182,11 @@ def test_without_a_hit_the_context_is_quoted_with_the_speakers(ask: Ask) -> None
     for _ in range(5):
         session.append(human("So many words about nothing in particular today."), ai("And as many in reply to them."))
     assert session.load().summary == SUMMARY
-    assert ask(session, "heron") == [
-        "You said on 3 March 2026 (the summary): “I keep a heron.”",
-        "I said on 3 March 2026 (the summary): “A heron needs fish.”",
-        "It was said on 3 March 2026 (the summary): “Nobody knows the heron.”",
-    ]
-
-
-def test_a_question_is_quoted_if_nothing_else_is_there(session: SessionHandle, ask: Ask) -> None:
-    session.append(human("Do herons sleep?"))
-    assert ask(session, "herons") == ["You said (message 1): “Do herons sleep?”"]
-
-
-def test_nothing_is_quoted_if_nothing_was_said(session: SessionHandle, ask: Ask) -> None:
-    assert ask(session, "Where is the heron?") == [NOTHING]
-    assert ask(session, "¿?") == [NOTHING]
+    assert ask(session, "heron") == (
+        "According to the summary, you told me on 3 March 2026: “I keep a heron.” "
+        "According to the summary, I told you on 3 March 2026: “A heron needs fish.” "
+        "According to the summary, it was said on 3 March 2026: “Nobody knows the heron.”"
+    )
 
 
 FACTS = (
@@ -165,15 +220,17 @@ def test_what_was_told_is_found_in_other_words_after_a_long_talk(ask: Ask) -> No
     assert summary is not None
     assert FACTS[0][0] in summary
     # What the responder says takes no room.
-    assert "said on" not in summary
+    assert "Noted" not in summary
     assert "offline" not in summary
-    answers = [" ".join(ask(session, question)) for _, question, _ in FACTS]
+    answers = [ask(session, question) for _, question, _ in FACTS]
     assert [word for (_, _, word), answer in zip(FACTS, answers, strict=True) if word not in answer] == []
 
 
 def test_a_fold_of_nothing_but_the_responders_words_has_a_text(ask: Ask) -> None:
     summaries, quotes = importlib.import_module("chat.summaries"), importlib.import_module("chat.quotes")
-    fold = FoldData(previous="", turns=[ai(f"{quotes.OFFLINE} A heron.")], max_tokens=50, count=len)
+    fold = FoldData(
+        previous="", turns=[ChatMessage.ai("You told me: “A heron.”", metadata=quotes.OWN)], max_tokens=50, count=len
+    )
     assert summaries.OfflineChatModel().chat(ChatRequest([human("Sum up.")], fold)).message.text
 
 
@@ -183,6 +240,9 @@ def test_a_fold_of_nothing_but_the_responders_words_has_a_text(ask: Ask) -> None
         ("My daughter Ines is allergic to peanuts, and we live in Graz.", True),
         ("请记住：我的订单号是 LC-204817。", True),
         ("I do not like coriander at all.", True),
+        ("Do not send coriander.", True),
+        ("I like tea", True),
+        ("Tea, please.", True),
         ("Where is the spare key?", False),
         ("where is the spare key", False),
         ("Tell me about the trains.", False),
@@ -195,7 +255,7 @@ def test_what_asks_nothing_is_not_answered_with_quotes(
     said: str, is_statement: bool, session: SessionHandle, ask: Ask
 ) -> None:
     session.append(human("I do like coriander, and my daughter likes trains and the heron at all times."), ai("Good."))
-    assert (ask(session, said) == [STORED]) == is_statement
+    assert (ask(session, said) == STORED) == is_statement
 
 
 @pytest.mark.parametrize("reads", ["Under ", "Under a pot."])

@@ -175,6 +175,7 @@ def test_a_search_fits_the_screen(
         sign_in(page, site)
         page.click(f"text={REFUND}")
         find(page, "order number panniers " + "LC-204817" * 12)
+        expect(page.locator("#found .count")).to_be_in_viewport()
         assert page.evaluate(wide) <= 0
         assert axe.violations(page) == []
         picture(page, f"search-here-{device}-{scheme}", full_page=False)

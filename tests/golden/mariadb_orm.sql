@@ -6,7 +6,7 @@ FROM `convmemory_session`
 WHERE `convmemory_session`.`name_hash` = (%s);
 
 -- create (1 of 2)
--- fork (5 of 17)
+-- fork (5 of 18)
 INSERT INTO `convmemory_session` (`public_id`, `alias`, `owner_id`, `visitor`, `key`, `name_hash`, `title`,
     `metadata`, `archived_at`, `starred_at`, `creation_key`, `creation_hash`, `last_position`,
     `unpinned_count`, `unpinned_tokens`, `settled_tokens`, `newest_position`, `pinned`, `pinned_count`,
@@ -22,7 +22,7 @@ VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, 
 RETURNING `convmemory_session`.`id`, `convmemory_session`.`indexed_position`;
 
 -- create (2 of 2)
--- fork (6 of 17)
+-- fork (6 of 18)
 SELECT `convmemory_session`.`id`, `convmemory_session`.`public_id`, `convmemory_session`.`alias`,
     `convmemory_session`.`owner_id`, `convmemory_session`.`visitor`, `convmemory_session`.`key`,
     `convmemory_session`.`name_hash`, `convmemory_session`.`title`, `convmemory_session`.`metadata`,
@@ -65,16 +65,16 @@ SET `title` = %s, `updated_at` = UTC_TIMESTAMP(6), `details` = (`convmemory_sess
 WHERE (`convmemory_session`.`name_hash` = %s
     AND `convmemory_session`.`revision` = %s);
 
--- delete (1 of 9)
+-- delete (1 of 11)
 UPDATE `convmemory_session`
 SET `epoch` = (`convmemory_session`.`epoch` + %s)
 WHERE (`convmemory_session`.`name_hash` = %s
     AND `convmemory_session`.`revision` = %s);
 
--- delete (2 of 9)
--- fork (3 of 17)
--- truncate (2 of 15)
--- clear (2 of 7)
+-- delete (2 of 11)
+-- fork (3 of 18)
+-- truncate (2 of 16)
+-- clear (2 of 8)
 SELECT `convmemory_session`.`id`, `convmemory_session`.`public_id`, `convmemory_session`.`alias`,
     `convmemory_session`.`owner_id`, `convmemory_session`.`visitor`, `convmemory_session`.`key`,
     `convmemory_session`.`name_hash`, `convmemory_session`.`title`, `convmemory_session`.`metadata`,
@@ -102,44 +102,59 @@ SELECT `convmemory_session`.`id`, `convmemory_session`.`public_id`, `convmemory_
 FROM `convmemory_session`
 WHERE `convmemory_session`.`name_hash` = %s LIMIT 21 FOR UPDATE;
 
--- delete (3 of 9)
--- erase (7 of 13)
+-- delete (3 of 11)
+-- erase (7 of 15)
 UPDATE `convmemory_session`
 SET `forked_from_id` = NULL
 WHERE `convmemory_session`.`forked_from_id` = %s;
 
--- delete (4 of 9)
--- erase (8 of 13)
+-- delete (4 of 11)
+-- truncate (11 of 16)
+-- clear (7 of 8)
+-- erase (8 of 15)
+DELETE
+FROM `convmemory_embeddings_vector`
+WHERE (`convmemory_embeddings_vector`.`session_id` = %s
+    AND `convmemory_embeddings_vector`.`position` >= %s);
+
+-- delete (5 of 11)
+-- erase (9 of 15)
 DELETE
 FROM `convmemory_message`
 WHERE `convmemory_message`.`session_id` IN (%s);
 
--- delete (5 of 9)
--- erase (9 of 13)
+-- delete (6 of 11)
+-- erase (10 of 15)
 DELETE
 FROM `convmemory_usedkey`
 WHERE `convmemory_usedkey`.`session_id` IN (%s);
 
--- delete (6 of 9)
--- erase (10 of 13)
+-- delete (7 of 11)
+-- erase (11 of 15)
 DELETE
 FROM `convmemory_segment`
 WHERE `convmemory_segment`.`session_id` IN (%s);
 
--- delete (7 of 9)
--- erase (11 of 13)
+-- delete (8 of 11)
+-- erase (12 of 15)
 DELETE
 FROM `convmemory_summary`
 WHERE `convmemory_summary`.`session_id` IN (%s);
 
--- delete (8 of 9)
--- erase (12 of 13)
+-- delete (9 of 11)
+-- erase (13 of 15)
+DELETE
+FROM `convmemory_embeddings_vector`
+WHERE `convmemory_embeddings_vector`.`session_id` IN (%s);
+
+-- delete (10 of 11)
+-- erase (14 of 15)
 UPDATE `convmemory_attempt`
 SET `session_id` = NULL
 WHERE `convmemory_attempt`.`session_id` IN (%s);
 
--- delete (9 of 9)
--- erase (13 of 13)
+-- delete (11 of 11)
+-- erase (15 of 15)
 DELETE
 FROM `convmemory_session`
 WHERE `convmemory_session`.`id` IN (%s);
@@ -239,7 +254,7 @@ WHERE (`convmemory_session`.`epoch` = (%s)
     AND `convmemory_session`.`indexed_position` = (%s));
 
 -- index, its first segment (5 of 5)
--- fork (12 of 17)
+-- fork (12 of 18)
 INSERT INTO `convmemory_segment` (`session_id`, `first`, `last`, `data`)
 VALUES (%s, %s, %s, %s);
 
@@ -286,9 +301,9 @@ VALUES (%(session_id)s, %(role)s, %(kind)s, %(content)s, %(tokens)s, %(tokens_th
     %(public_id)s, UTC_TIMESTAMP(6));
 
 -- index, a longer segment (7 of 7)
--- redact (20 of 36)
--- redact (32 of 36)
--- truncate (10 of 15)
+-- redact (20 of 38)
+-- redact (33 of 38)
+-- truncate (10 of 16)
 UPDATE `convmemory_segment`
 SET `last` = %s, `data` = %s
 WHERE (`convmemory_segment`.`session_id` = (%s)
@@ -884,7 +899,7 @@ WHERE (`convmemory_summary`.`session_id` = %s
     AND `convmemory_summary`.`stand_in` = %s)
 ORDER BY `convmemory_summary`.`version` ASC LIMIT 1;
 
--- fork (1 of 17)
+-- fork (1 of 18)
 SELECT `convmemory_segment`.`first` AS `first`, `convmemory_segment`.`last` AS `last`,
     `convmemory_segment`.`data` AS `data`, `convmemory_session`.`epoch` AS `session__epoch`
 FROM `convmemory_segment` INNER JOIN `convmemory_session` ON (`convmemory_segment`.`session_id` =
@@ -896,19 +911,19 @@ WHERE (`convmemory_segment`.`first` <= %s
         WHERE U0.`name_hash` = %s LIMIT 1))
 ORDER BY `convmemory_segment`.`session_id` ASC, 1 ASC;
 
--- fork (2 of 17)
+-- fork (2 of 18)
 UPDATE `convmemory_session`
 SET `revision` = `convmemory_session`.`revision`
 WHERE `convmemory_session`.`name_hash` = %s;
 
--- fork (4 of 17)
+-- fork (4 of 18)
 -- adopt (4 of 5)
 SELECT %s AS `a`
 FROM `convmemory_session`
 WHERE `convmemory_session`.`name_hash` = %s LIMIT 1 FOR UPDATE;
 
--- fork (7 of 17)
--- truncate (3 of 15)
+-- fork (7 of 18)
+-- truncate (3 of 16)
 SELECT `convmemory_message`.`position` AS `position`, `convmemory_message`.`role` AS `role`,
     `convmemory_message`.`wire` AS `wire`, `convmemory_message`.`tokens` AS `tokens`,
     `convmemory_message`.`answers` AS `answers`, `convmemory_message`.`tokens_through` AS `tokens_through`
@@ -918,8 +933,8 @@ WHERE (`convmemory_message`.`position` <= %s
     AND NOT (`convmemory_message`.`role` IN (%s, %s)))
 ORDER BY 1 DESC LIMIT 1 FOR UPDATE;
 
--- fork (8 of 17)
--- truncate (4 of 15)
+-- fork (8 of 18)
+-- truncate (4 of 16)
 SELECT `convmemory_message`.`position` AS `position`, `convmemory_message`.`role` AS `role`,
     `convmemory_message`.`wire` AS `wire`, `convmemory_message`.`tokens` AS `tokens`,
     `convmemory_message`.`answers` AS `answers`, `convmemory_message`.`tokens_through` AS `tokens_through`
@@ -930,8 +945,8 @@ WHERE (`convmemory_message`.`position` <= %s
     AND `convmemory_message`.`role` = %s)
 ORDER BY 1 DESC LIMIT 1 FOR UPDATE;
 
--- fork (9 of 17)
--- truncate (5 of 15)
+-- fork (9 of 18)
+-- truncate (5 of 16)
 SELECT `convmemory_message`.`position` AS `position`, `convmemory_message`.`role` AS `role`,
     `convmemory_message`.`wire` AS `wire`, `convmemory_message`.`tokens` AS `tokens`,
     `convmemory_message`.`answers` AS `answers`, `convmemory_message`.`tokens_through` AS `tokens_through`
@@ -942,7 +957,7 @@ WHERE (`convmemory_message`.`position` <= %s
     AND `convmemory_message`.`position` > %s)
 ORDER BY 1 ASC FOR UPDATE;
 
--- fork (10 of 17)
+-- fork (10 of 18)
 INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, `usage`,
     tokens, tokens_through, position, answers, reply_to, cut_off, public_id, created_at, redacted_at)
 SELECT %s, role, kind, content, wire, metadata, format, item, `usage`, tokens, tokens_through, position,
@@ -951,7 +966,7 @@ FROM convmemory_message
 WHERE session_id = %s
 AND position <= %s;
 
--- fork (11 of 17)
+-- fork (11 of 18)
 INSERT INTO convmemory_summary (session_id, version, parent_version, first_position, last_position,
     covered_count, covered_tokens, text, tokens, model, shortened, fallback, stand_in, carried, cut, building,
     part_end, prompt_hash, identifiers, model_length, created_at)
@@ -964,20 +979,28 @@ AND last_position <= %s
 AND invalidated_at IS NULL
 AND building = %s;
 
--- fork (13 of 17)
--- redact (21 of 36)
--- redact (33 of 36)
--- truncate (12 of 15)
+-- fork (13 of 18)
+INSERT INTO convmemory_embeddings_vector (session_id, position, model, data)
+SELECT %s, position, model, data
+FROM convmemory_embeddings_vector
+WHERE session_id = %s
+AND position BETWEEN %s
+AND %s;
+
+-- fork (14 of 18)
+-- redact (22 of 38)
+-- redact (35 of 38)
+-- truncate (13 of 16)
 UPDATE `convmemory_summary`
 SET `invalidated_at` = UTC_TIMESTAMP(6)
 WHERE (`convmemory_summary`.`session_id` = %s
     AND `convmemory_summary`.`invalidated_at` IS NULL
     AND `convmemory_summary`.`last_position` >= %s);
 
--- fork (14 of 17)
--- redact (22 of 36)
--- redact (34 of 36)
--- truncate (13 of 15)
+-- fork (15 of 18)
+-- redact (23 of 38)
+-- redact (36 of 38)
+-- truncate (14 of 16)
 SELECT `convmemory_summary`.`id`, `convmemory_summary`.`session_id`, `convmemory_summary`.`version`,
     `convmemory_summary`.`parent_version`, `convmemory_summary`.`first_position`,
     `convmemory_summary`.`last_position`, `convmemory_summary`.`covered_count`,
@@ -993,10 +1016,10 @@ WHERE (`convmemory_summary`.`session_id` = %s
     AND `convmemory_summary`.`building` = %s)
 ORDER BY `convmemory_summary`.`version` DESC LIMIT 1 FOR UPDATE;
 
--- fork (15 of 17)
--- redact (23 of 36)
--- redact (35 of 36)
--- truncate (14 of 15)
+-- fork (16 of 18)
+-- redact (24 of 38)
+-- redact (37 of 38)
+-- truncate (15 of 16)
 SELECT `convmemory_summary`.`stand_in` AS `stand_in`
 FROM `convmemory_summary`
 WHERE (`convmemory_summary`.`session_id` = %s
@@ -1004,7 +1027,7 @@ WHERE (`convmemory_summary`.`session_id` = %s
     AND (`convmemory_summary`.`stand_in` = %s
         OR `convmemory_summary`.`building` = %s)) FOR UPDATE;
 
--- fork (16 of 17)
+-- fork (17 of 18)
 UPDATE `convmemory_session`
 SET `last_position` = %s, `unpinned_count` = %s, `unpinned_tokens` = %s, `settled_tokens` = %s,
     `newest_position` = %s, `pinned` = %s, `call_position` = %s, `exchange_calls` = %s, `open_calls` = %s,
@@ -1012,7 +1035,7 @@ SET `last_position` = %s, `unpinned_count` = %s, `unpinned_tokens` = %s, `settle
     = %s, `indexed_position` = %s, `current_version` = %s, `due_since` = NULL, `rebuild_after` = NULL
 WHERE `convmemory_session`.`id` = %s;
 
--- fork (17 of 17)
+-- fork (18 of 18)
 SELECT `convmemory_session`.`id`, `convmemory_session`.`public_id`, `convmemory_session`.`alias`,
     `convmemory_session`.`owner_id`, `convmemory_session`.`visitor`, `convmemory_session`.`key`,
     `convmemory_session`.`name_hash`, `convmemory_session`.`title`, `convmemory_session`.`metadata`,
@@ -1040,41 +1063,41 @@ SELECT `convmemory_session`.`id`, `convmemory_session`.`public_id`, `convmemory_
 FROM `convmemory_session`
 WHERE `convmemory_session`.`id` = %s LIMIT 21;
 
--- redact (1 of 36)
+-- redact (1 of 38)
 UPDATE `convmemory_session`
 SET `revision` = `convmemory_session`.`revision`
 WHERE (`convmemory_session`.`name_hash` = %s
     AND `convmemory_session`.`last_position` >= %s);
 
--- redact (2 of 36)
+-- redact (2 of 38)
 SELECT `convmemory_session`.`id` AS `pk`
 FROM `convmemory_session`
 WHERE `convmemory_session`.`name_hash` = %s LIMIT 21 FOR UPDATE;
 
--- redact (3 of 36)
--- redact (4 of 36)
--- redact (6 of 36)
--- redact (7 of 36)
--- redact (9 of 36)
--- redact (10 of 36)
+-- redact (3 of 38)
+-- redact (4 of 38)
+-- redact (6 of 38)
+-- redact (7 of 38)
+-- redact (9 of 38)
+-- redact (10 of 38)
 SELECT `convmemory_session`.`id` AS `pk`
 FROM `convmemory_session`
 WHERE (`convmemory_session`.`fork_position` >= %s
     AND `convmemory_session`.`forked_from_id` IN (%s)) FOR UPDATE;
 
--- redact (5 of 36)
+-- redact (5 of 38)
 SELECT `convmemory_session`.`id` AS `pk`
 FROM `convmemory_session`
 WHERE `convmemory_session`.`id` IN (%s)
 ORDER BY 1 ASC FOR UPDATE;
 
--- redact (8 of 36)
+-- redact (8 of 38)
 SELECT `convmemory_message`.`public_id` AS `public_id`
 FROM `convmemory_message`
 WHERE (`convmemory_message`.`position` = %s
     AND `convmemory_message`.`session_id` = %s) LIMIT 21 FOR UPDATE;
 
--- redact (11 of 36)
+-- redact (11 of 38)
 SELECT `convmemory_message`.`session_id` AS `session_id`
 FROM `convmemory_message`
 WHERE (`convmemory_message`.`position` = %s
@@ -1082,14 +1105,14 @@ WHERE (`convmemory_message`.`position` = %s
     AND `convmemory_message`.`session_id` IN (%s))
 ORDER BY 1 ASC FOR UPDATE;
 
--- redact (12 of 36)
+-- redact (12 of 38)
 SELECT %s AS `a`
 FROM `convmemory_session`
 WHERE (`convmemory_session`.`lease_expires_at` > (UTC_TIMESTAMP(6))
     AND `convmemory_session`.`id` IN (%s, %s)) LIMIT 1 FOR UPDATE;
 
--- redact (13 of 36)
--- redact (25 of 36)
+-- redact (13 of 38)
+-- redact (26 of 38)
 UPDATE `convmemory_session`
 SET `rebuild_after` = CASE WHEN (`convmemory_session`.`lease_expires_at` > (UTC_TIMESTAMP(6))
     AND `convmemory_session`.`rebuild_after` IS NOT NULL) THEN UTC_TIMESTAMP(6) ELSE
@@ -1099,8 +1122,8 @@ SET `rebuild_after` = CASE WHEN (`convmemory_session`.`lease_expires_at` > (UTC_
         = UTC_TIMESTAMP(6)
 WHERE `convmemory_session`.`id` = %s;
 
--- redact (14 of 36)
--- redact (26 of 36)
+-- redact (14 of 38)
+-- redact (27 of 38)
 SELECT `convmemory_message`.`session_id`, `convmemory_message`.`position`, `convmemory_message`.`public_id`,
     `convmemory_message`.`role`, `convmemory_message`.`kind`, `convmemory_message`.`content`,
     `convmemory_message`.`wire`, `convmemory_message`.`metadata`, `convmemory_message`.`format`,
@@ -1111,31 +1134,31 @@ FROM `convmemory_message`
 WHERE (`convmemory_message`.`session_id` = %s
     AND `convmemory_message`.`position` = %s) LIMIT 21 FOR UPDATE;
 
--- redact (15 of 36)
--- redact (27 of 36)
+-- redact (15 of 38)
+-- redact (28 of 38)
 UPDATE `convmemory_message`
 SET `content` = %s, `wire` = NULL, `metadata` = NULL, `item` = NULL, `redacted_at` =
     COALESCE(`convmemory_message`.`redacted_at`, UTC_TIMESTAMP(6))
 WHERE (`convmemory_message`.`session_id` = %s
     AND `convmemory_message`.`position` = %s);
 
--- redact (16 of 36)
--- redact (28 of 36)
+-- redact (16 of 38)
+-- redact (29 of 38)
 UPDATE `convmemory_usedkey`
 SET `content` = %s
 WHERE (`convmemory_usedkey`.`session_id` = %s
     AND `convmemory_usedkey`.`first_position` > (%s - `convmemory_usedkey`.`size`)
     AND `convmemory_usedkey`.`first_position` <= %s);
 
--- redact (17 of 36)
--- redact (29 of 36)
+-- redact (17 of 38)
+-- redact (30 of 38)
 UPDATE `convmemory_summary`
 SET `text` = %s, `identifiers` = NULL, `model_length` = NULL
 WHERE (`convmemory_summary`.`last_position` >= %s
     AND `convmemory_summary`.`session_id` = %s);
 
--- redact (18 of 36)
--- redact (30 of 36)
+-- redact (18 of 38)
+-- redact (31 of 38)
 SELECT `convmemory_session`.`id`, `convmemory_session`.`public_id`, `convmemory_session`.`alias`,
     `convmemory_session`.`owner_id`, `convmemory_session`.`visitor`, `convmemory_session`.`key`,
     `convmemory_session`.`name_hash`, `convmemory_session`.`title`, `convmemory_session`.`metadata`,
@@ -1163,8 +1186,8 @@ SELECT `convmemory_session`.`id`, `convmemory_session`.`public_id`, `convmemory_
 FROM `convmemory_session`
 WHERE `convmemory_session`.`id` = %s LIMIT 21 FOR UPDATE;
 
--- redact (19 of 36)
--- redact (31 of 36)
+-- redact (19 of 38)
+-- redact (32 of 38)
 SELECT `convmemory_segment`.`first` AS `first`, `convmemory_segment`.`last` AS `last`,
     `convmemory_segment`.`data` AS `data`
 FROM `convmemory_segment`
@@ -1172,9 +1195,17 @@ WHERE (`convmemory_segment`.`session_id` = %s
     AND `convmemory_segment`.`first` <= %s)
 ORDER BY `convmemory_segment`.`session_id` DESC, 1 DESC LIMIT 1 FOR UPDATE;
 
--- redact (24 of 36)
--- redact (36 of 36)
--- truncate (15 of 15)
+-- redact (21 of 38)
+-- redact (34 of 38)
+DELETE
+FROM `convmemory_embeddings_vector`
+WHERE (`convmemory_embeddings_vector`.`session_id` = %s
+    AND `convmemory_embeddings_vector`.`position` >= %s
+    AND `convmemory_embeddings_vector`.`position` <= %s);
+
+-- redact (25 of 38)
+-- redact (38 of 38)
+-- truncate (16 of 16)
 UPDATE `convmemory_session`
 SET `last_position` = %s, `unpinned_count` = %s, `unpinned_tokens` = %s, `settled_tokens` = %s,
     `newest_position` = %s, `pinned` = %s, `call_position` = %s, `exchange_calls` = %s, `open_calls` = %s,
@@ -1183,7 +1214,7 @@ SET `last_position` = %s, `unpinned_count` = %s, `unpinned_tokens` = %s, `settle
     NULL
 WHERE `convmemory_session`.`id` = %s;
 
--- truncate (1 of 15)
+-- truncate (1 of 16)
 UPDATE `convmemory_session`
 SET `rebuild_after` = CASE WHEN (`convmemory_session`.`lease_expires_at` > (UTC_TIMESTAMP(6))
     AND `convmemory_session`.`rebuild_after` IS NOT NULL) THEN UTC_TIMESTAMP(6) ELSE
@@ -1194,40 +1225,40 @@ SET `rebuild_after` = CASE WHEN (`convmemory_session`.`lease_expires_at` > (UTC_
 WHERE (`convmemory_session`.`name_hash` = %s
     AND `convmemory_session`.`last_position` > %s);
 
--- truncate (6 of 15)
+-- truncate (6 of 16)
 DELETE
 FROM `convmemory_message`
 WHERE (`convmemory_message`.`position` > %s
     AND `convmemory_message`.`session_id` = %s);
 
--- truncate (7 of 15)
+-- truncate (7 of 16)
 UPDATE `convmemory_summary`
 SET `text` = %s, `identifiers` = NULL, `model_length` = NULL
 WHERE (`convmemory_summary`.`last_position` > %s
     AND `convmemory_summary`.`session_id` = %s);
 
--- truncate (8 of 15)
+-- truncate (8 of 16)
 DELETE
 FROM `convmemory_segment`
 WHERE (`convmemory_segment`.`session_id` = %s
     AND `convmemory_segment`.`first` > %s);
 
--- truncate (9 of 15)
+-- truncate (9 of 16)
 SELECT `convmemory_segment`.`first` AS `first`, `convmemory_segment`.`last` AS `last`,
     `convmemory_segment`.`data` AS `data`
 FROM `convmemory_segment`
 WHERE `convmemory_segment`.`session_id` = %s
 ORDER BY `convmemory_segment`.`session_id` DESC, 1 DESC LIMIT 1 FOR UPDATE;
 
--- truncate (11 of 15)
--- clear (7 of 7)
+-- truncate (12 of 16)
+-- clear (8 of 8)
 UPDATE `convmemory_usedkey`
 SET `gone_at` = UTC_TIMESTAMP(6)
 WHERE (`convmemory_usedkey`.`gone_at` IS NULL
     AND `convmemory_usedkey`.`session_id` = %s
     AND `convmemory_usedkey`.`first_position` > (%s - `convmemory_usedkey`.`size`));
 
--- clear (1 of 7)
+-- clear (1 of 8)
 UPDATE `convmemory_session`
 SET `rebuild_after` = CASE WHEN (`convmemory_session`.`lease_expires_at` > (UTC_TIMESTAMP(6))
     AND `convmemory_session`.`rebuild_after` IS NOT NULL) THEN UTC_TIMESTAMP(6) ELSE
@@ -1237,7 +1268,7 @@ SET `rebuild_after` = CASE WHEN (`convmemory_session`.`lease_expires_at` > (UTC_
         = UTC_TIMESTAMP(6)
 WHERE `convmemory_session`.`name_hash` = %s;
 
--- clear (3 of 7)
+-- clear (3 of 8)
 UPDATE `convmemory_session`
 SET `last_position` = %s, `unpinned_count` = %s, `unpinned_tokens` = %s, `settled_tokens` = %s,
     `newest_position` = %s, `pinned` = %s, `call_position` = %s, `exchange_calls` = %s, `open_calls` = %s,
@@ -1245,17 +1276,17 @@ SET `last_position` = %s, `unpinned_count` = %s, `unpinned_tokens` = %s, `settle
     = %s, `rebuild_after` = NULL, `answered_position` = %s, `current_version` = %s, `indexed_position` = %s
 WHERE `convmemory_session`.`id` = %s;
 
--- clear (4 of 7)
+-- clear (4 of 8)
 DELETE
 FROM `convmemory_message`
 WHERE `convmemory_message`.`session_id` = %s;
 
--- clear (5 of 7)
+-- clear (5 of 8)
 DELETE
 FROM `convmemory_summary`
 WHERE `convmemory_summary`.`session_id` = %s;
 
--- clear (6 of 7)
+-- clear (6 of 8)
 DELETE
 FROM `convmemory_segment`
 WHERE `convmemory_segment`.`session_id` = %s;
@@ -1283,14 +1314,14 @@ UPDATE `convmemory_session`
 SET `name_hash` = %s, `key` = %s, `owner_id` = %s, `visitor` = %s, `updated_at` = UTC_TIMESTAMP(6)
 WHERE `convmemory_session`.`id` = %s;
 
--- erase (1 of 13)
+-- erase (1 of 15)
 UPDATE `convmemory_session`
 SET `epoch` = (`convmemory_session`.`epoch` + %s)
 WHERE (`convmemory_session`.`alias` = %s
     AND `convmemory_session`.`owner_id` = %s
     AND `convmemory_session`.`visitor` = %s);
 
--- erase (2 of 13)
+-- erase (2 of 15)
 SELECT `convmemory_session`.`id` AS `pk`
 FROM `convmemory_session`
 WHERE (`convmemory_session`.`alias` = %s
@@ -1298,12 +1329,12 @@ WHERE (`convmemory_session`.`alias` = %s
     AND `convmemory_session`.`visitor` = %s)
 ORDER BY 1 ASC FOR UPDATE;
 
--- erase (3 of 13)
+-- erase (3 of 15)
 UPDATE `convmemory_session`
 SET `epoch` = (`convmemory_session`.`epoch` + %s)
 WHERE `convmemory_session`.`id` IN (%s);
 
--- erase (4 of 13)
+-- erase (4 of 15)
 SELECT `convmemory_session`.`id`, `convmemory_session`.`public_id`, `convmemory_session`.`alias`,
     `convmemory_session`.`owner_id`, `convmemory_session`.`visitor`, `convmemory_session`.`key`,
     `convmemory_session`.`name_hash`, `convmemory_session`.`title`, `convmemory_session`.`metadata`,
@@ -1331,12 +1362,12 @@ SELECT `convmemory_session`.`id`, `convmemory_session`.`public_id`, `convmemory_
 FROM `convmemory_session`
 WHERE `convmemory_session`.`id` IN (%s);
 
--- erase (5 of 13)
+-- erase (5 of 15)
 UPDATE `convmemory_session`
 SET `epoch` = (`convmemory_session`.`epoch` + %s)
 WHERE `convmemory_session`.`id` = %s;
 
--- erase (6 of 13)
+-- erase (6 of 15)
 SELECT `convmemory_session`.`forked_from_id` AS `forked_from`
 FROM `convmemory_session`
 WHERE `convmemory_session`.`id` = %s;

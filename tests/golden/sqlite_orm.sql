@@ -6,7 +6,7 @@ FROM "convmemory_session"
 WHERE "convmemory_session"."name_hash" = (%s);
 
 -- create (1 of 2)
--- fork (5 of 17)
+-- fork (5 of 18)
 INSERT INTO "convmemory_session" ("public_id", "alias", "owner_id", "visitor", "key", "name_hash", "title",
     "metadata", "archived_at", "starred_at", "creation_key", "creation_hash", "last_position",
     "unpinned_count", "unpinned_tokens", "settled_tokens", "newest_position", "pinned", "pinned_count",
@@ -23,7 +23,7 @@ VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, 
 RETURNING "convmemory_session"."id", "convmemory_session"."indexed_position";
 
 -- create (2 of 2)
--- fork (6 of 17)
+-- fork (6 of 18)
 SELECT "convmemory_session"."id", "convmemory_session"."public_id", "convmemory_session"."alias",
     "convmemory_session"."owner_id", "convmemory_session"."visitor", "convmemory_session"."key",
     "convmemory_session"."name_hash", "convmemory_session"."title", "convmemory_session"."metadata",
@@ -68,16 +68,16 @@ SET "title" = %s, "updated_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'no
 WHERE ("convmemory_session"."name_hash" = %s
     AND "convmemory_session"."revision" = %s);
 
--- delete (1 of 9)
+-- delete (1 of 11)
 UPDATE "convmemory_session"
 SET "epoch" = ("convmemory_session"."epoch" + %s)
 WHERE ("convmemory_session"."name_hash" = %s
     AND "convmemory_session"."revision" = %s);
 
--- delete (2 of 9)
--- fork (3 of 17)
--- truncate (2 of 15)
--- clear (2 of 7)
+-- delete (2 of 11)
+-- fork (3 of 18)
+-- truncate (2 of 16)
+-- clear (2 of 8)
 SELECT "convmemory_session"."id", "convmemory_session"."public_id", "convmemory_session"."alias",
     "convmemory_session"."owner_id", "convmemory_session"."visitor", "convmemory_session"."key",
     "convmemory_session"."name_hash", "convmemory_session"."title", "convmemory_session"."metadata",
@@ -105,44 +105,59 @@ SELECT "convmemory_session"."id", "convmemory_session"."public_id", "convmemory_
 FROM "convmemory_session"
 WHERE "convmemory_session"."name_hash" = %s LIMIT 21;
 
--- delete (3 of 9)
--- erase (7 of 13)
+-- delete (3 of 11)
+-- erase (7 of 15)
 UPDATE "convmemory_session"
 SET "forked_from_id" = NULL
 WHERE "convmemory_session"."forked_from_id" = %s;
 
--- delete (4 of 9)
--- erase (8 of 13)
+-- delete (4 of 11)
+-- truncate (11 of 16)
+-- clear (7 of 8)
+-- erase (8 of 15)
+DELETE
+FROM "convmemory_embeddings_vector"
+WHERE ("convmemory_embeddings_vector"."session_id" = %s
+    AND "convmemory_embeddings_vector"."position" >= %s);
+
+-- delete (5 of 11)
+-- erase (9 of 15)
 DELETE
 FROM "convmemory_message"
 WHERE "convmemory_message"."session_id" IN (%s);
 
--- delete (5 of 9)
--- erase (9 of 13)
+-- delete (6 of 11)
+-- erase (10 of 15)
 DELETE
 FROM "convmemory_usedkey"
 WHERE "convmemory_usedkey"."session_id" IN (%s);
 
--- delete (6 of 9)
--- erase (10 of 13)
+-- delete (7 of 11)
+-- erase (11 of 15)
 DELETE
 FROM "convmemory_segment"
 WHERE "convmemory_segment"."session_id" IN (%s);
 
--- delete (7 of 9)
--- erase (11 of 13)
+-- delete (8 of 11)
+-- erase (12 of 15)
 DELETE
 FROM "convmemory_summary"
 WHERE "convmemory_summary"."session_id" IN (%s);
 
--- delete (8 of 9)
--- erase (12 of 13)
+-- delete (9 of 11)
+-- erase (13 of 15)
+DELETE
+FROM "convmemory_embeddings_vector"
+WHERE "convmemory_embeddings_vector"."session_id" IN (%s);
+
+-- delete (10 of 11)
+-- erase (14 of 15)
 UPDATE "convmemory_attempt"
 SET "session_id" = NULL
 WHERE "convmemory_attempt"."session_id" IN (%s);
 
--- delete (9 of 9)
--- erase (13 of 13)
+-- delete (11 of 11)
+-- erase (15 of 15)
 DELETE
 FROM "convmemory_session"
 WHERE "convmemory_session"."id" IN (%s);
@@ -242,7 +257,7 @@ WHERE ("convmemory_session"."epoch" = (%s)
     AND "convmemory_session"."indexed_position" = (%s));
 
 -- index, its first segment (5 of 5)
--- fork (12 of 17)
+-- fork (12 of 18)
 INSERT INTO "convmemory_segment" ("session_id", "first", "last", "data")
 VALUES (%s, %s, %s, %s);
 
@@ -273,9 +288,9 @@ VALUES (%(session_id)s, %(role)s, %(kind)s, %(content)s, %(tokens)s, %(tokens_th
     %(public_id)s, REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', ''));
 
 -- index, a longer segment (6 of 6)
--- redact (19 of 35)
--- redact (31 of 35)
--- truncate (10 of 15)
+-- redact (19 of 37)
+-- redact (32 of 37)
+-- truncate (10 of 16)
 UPDATE "convmemory_segment"
 SET "last" = %s, "data" = %s
 WHERE ("convmemory_segment"."session_id" = (%s)
@@ -874,7 +889,7 @@ WHERE ("convmemory_summary"."session_id" = %s
     AND "convmemory_summary"."stand_in")
 ORDER BY "convmemory_summary"."version" ASC LIMIT 1;
 
--- fork (1 of 17)
+-- fork (1 of 18)
 SELECT "convmemory_segment"."first" AS "first", "convmemory_segment"."last" AS "last",
     "convmemory_segment"."data" AS "data", "convmemory_session"."epoch" AS "session__epoch"
 FROM "convmemory_segment" INNER JOIN "convmemory_session" ON ("convmemory_segment"."session_id" =
@@ -886,19 +901,19 @@ WHERE ("convmemory_segment"."first" <= %s
         WHERE U0."name_hash" = %s LIMIT 1))
 ORDER BY "convmemory_segment"."session_id" ASC, 1 ASC;
 
--- fork (2 of 17)
+-- fork (2 of 18)
 UPDATE "convmemory_session"
 SET "revision" = "convmemory_session"."revision"
 WHERE "convmemory_session"."name_hash" = %s;
 
--- fork (4 of 17)
+-- fork (4 of 18)
 -- adopt (4 of 5)
 SELECT %s AS "a"
 FROM "convmemory_session"
 WHERE "convmemory_session"."name_hash" = %s LIMIT 1;
 
--- fork (7 of 17)
--- truncate (3 of 15)
+-- fork (7 of 18)
+-- truncate (3 of 16)
 SELECT "convmemory_message"."position" AS "position", "convmemory_message"."role" AS "role",
     "convmemory_message"."wire" AS "wire", "convmemory_message"."tokens" AS "tokens",
     "convmemory_message"."answers" AS "answers", "convmemory_message"."tokens_through" AS "tokens_through"
@@ -908,8 +923,8 @@ WHERE ("convmemory_message"."position" <= %s
     AND NOT ("convmemory_message"."role" IN (%s, %s)))
 ORDER BY 1 DESC LIMIT 1;
 
--- fork (8 of 17)
--- truncate (4 of 15)
+-- fork (8 of 18)
+-- truncate (4 of 16)
 SELECT "convmemory_message"."position" AS "position", "convmemory_message"."role" AS "role",
     "convmemory_message"."wire" AS "wire", "convmemory_message"."tokens" AS "tokens",
     "convmemory_message"."answers" AS "answers", "convmemory_message"."tokens_through" AS "tokens_through"
@@ -920,8 +935,8 @@ WHERE ("convmemory_message"."position" <= %s
     AND "convmemory_message"."role" = %s)
 ORDER BY 1 DESC LIMIT 1;
 
--- fork (9 of 17)
--- truncate (5 of 15)
+-- fork (9 of 18)
+-- truncate (5 of 16)
 SELECT "convmemory_message"."position" AS "position", "convmemory_message"."role" AS "role",
     "convmemory_message"."wire" AS "wire", "convmemory_message"."tokens" AS "tokens",
     "convmemory_message"."answers" AS "answers", "convmemory_message"."tokens_through" AS "tokens_through"
@@ -932,7 +947,7 @@ WHERE ("convmemory_message"."position" <= %s
     AND "convmemory_message"."position" > %s)
 ORDER BY 1 ASC;
 
--- fork (10 of 17)
+-- fork (10 of 18)
 INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, usage, tokens,
     tokens_through, position, answers, reply_to, cut_off, public_id, created_at, redacted_at)
 SELECT %s, role, kind, content, wire, metadata, format, item, usage, tokens, tokens_through, position,
@@ -941,7 +956,7 @@ FROM convmemory_message
 WHERE session_id = %s
 AND position <= %s;
 
--- fork (11 of 17)
+-- fork (11 of 18)
 INSERT INTO convmemory_summary (session_id, version, parent_version, first_position, last_position,
     covered_count, covered_tokens, text, tokens, model, shortened, fallback, stand_in, carried, cut, building,
     part_end, prompt_hash, identifiers, model_length, created_at)
@@ -954,20 +969,28 @@ AND last_position <= %s
 AND invalidated_at IS NULL
 AND building = %s;
 
--- fork (13 of 17)
--- redact (20 of 35)
--- redact (32 of 35)
--- truncate (12 of 15)
+-- fork (13 of 18)
+INSERT INTO convmemory_embeddings_vector (session_id, position, model, data)
+SELECT %s, position, model, data
+FROM convmemory_embeddings_vector
+WHERE session_id = %s
+AND position BETWEEN %s
+AND %s;
+
+-- fork (14 of 18)
+-- redact (21 of 37)
+-- redact (34 of 37)
+-- truncate (13 of 16)
 UPDATE "convmemory_summary"
 SET "invalidated_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
 WHERE ("convmemory_summary"."session_id" = %s
     AND "convmemory_summary"."invalidated_at" IS NULL
     AND "convmemory_summary"."last_position" >= %s);
 
--- fork (14 of 17)
--- redact (21 of 35)
--- redact (33 of 35)
--- truncate (13 of 15)
+-- fork (15 of 18)
+-- redact (22 of 37)
+-- redact (35 of 37)
+-- truncate (14 of 16)
 SELECT "convmemory_summary"."id", "convmemory_summary"."session_id", "convmemory_summary"."version",
     "convmemory_summary"."parent_version", "convmemory_summary"."first_position",
     "convmemory_summary"."last_position", "convmemory_summary"."covered_count",
@@ -983,10 +1006,10 @@ WHERE ("convmemory_summary"."session_id" = %s
     AND NOT "convmemory_summary"."building")
 ORDER BY "convmemory_summary"."version" DESC LIMIT 1;
 
--- fork (15 of 17)
--- redact (22 of 35)
--- redact (34 of 35)
--- truncate (14 of 15)
+-- fork (16 of 18)
+-- redact (23 of 37)
+-- redact (36 of 37)
+-- truncate (15 of 16)
 SELECT "convmemory_summary"."stand_in" AS "stand_in"
 FROM "convmemory_summary"
 WHERE ("convmemory_summary"."session_id" = %s
@@ -994,7 +1017,7 @@ WHERE ("convmemory_summary"."session_id" = %s
     AND ("convmemory_summary"."stand_in"
         OR "convmemory_summary"."building"));
 
--- fork (16 of 17)
+-- fork (17 of 18)
 UPDATE "convmemory_session"
 SET "last_position" = %s, "unpinned_count" = %s, "unpinned_tokens" = %s, "settled_tokens" = %s,
     "newest_position" = %s, "pinned" = %s, "call_position" = %s, "exchange_calls" = %s, "open_calls" = %s,
@@ -1002,9 +1025,9 @@ SET "last_position" = %s, "unpinned_count" = %s, "unpinned_tokens" = %s, "settle
     = %s, "indexed_position" = %s, "current_version" = %s, "due_since" = NULL, "rebuild_after" = NULL
 WHERE "convmemory_session"."id" = %s;
 
--- fork (17 of 17)
--- redact (17 of 35)
--- redact (29 of 35)
+-- fork (18 of 18)
+-- redact (17 of 37)
+-- redact (30 of 37)
 SELECT "convmemory_session"."id", "convmemory_session"."public_id", "convmemory_session"."alias",
     "convmemory_session"."owner_id", "convmemory_session"."visitor", "convmemory_session"."key",
     "convmemory_session"."name_hash", "convmemory_session"."title", "convmemory_session"."metadata",
@@ -1032,35 +1055,35 @@ SELECT "convmemory_session"."id", "convmemory_session"."public_id", "convmemory_
 FROM "convmemory_session"
 WHERE "convmemory_session"."id" = %s LIMIT 21;
 
--- redact (1 of 35)
+-- redact (1 of 37)
 UPDATE "convmemory_session"
 SET "revision" = "convmemory_session"."revision"
 WHERE ("convmemory_session"."name_hash" = %s
     AND "convmemory_session"."last_position" >= %s);
 
--- redact (2 of 35)
+-- redact (2 of 37)
 SELECT "convmemory_session"."id" AS "pk"
 FROM "convmemory_session"
 WHERE "convmemory_session"."name_hash" = %s LIMIT 21;
 
--- redact (3 of 35)
--- redact (4 of 35)
--- redact (5 of 35)
--- redact (6 of 35)
--- redact (8 of 35)
--- redact (9 of 35)
+-- redact (3 of 37)
+-- redact (4 of 37)
+-- redact (5 of 37)
+-- redact (6 of 37)
+-- redact (8 of 37)
+-- redact (9 of 37)
 SELECT "convmemory_session"."id" AS "pk"
 FROM "convmemory_session"
 WHERE ("convmemory_session"."fork_position" >= %s
     AND "convmemory_session"."forked_from_id" IN (%s));
 
--- redact (7 of 35)
+-- redact (7 of 37)
 SELECT "convmemory_message"."public_id" AS "public_id"
 FROM "convmemory_message"
 WHERE ("convmemory_message"."position" = %s
     AND "convmemory_message"."session_id" = %s) LIMIT 21;
 
--- redact (10 of 35)
+-- redact (10 of 37)
 SELECT "convmemory_message"."session_id" AS "session_id"
 FROM "convmemory_message"
 WHERE ("convmemory_message"."position" = %s
@@ -1068,15 +1091,15 @@ WHERE ("convmemory_message"."position" = %s
     AND "convmemory_message"."session_id" IN (%s))
 ORDER BY 1 ASC;
 
--- redact (11 of 35)
+-- redact (11 of 37)
 SELECT %s AS "a"
 FROM "convmemory_session"
 WHERE ("convmemory_session"."lease_expires_at" > (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000',
     '.000000', ''))
     AND "convmemory_session"."id" IN (%s, %s)) LIMIT 1;
 
--- redact (12 of 35)
--- redact (24 of 35)
+-- redact (12 of 37)
+-- redact (25 of 37)
 UPDATE "convmemory_session"
 SET "rebuild_after" = CASE WHEN ("convmemory_session"."lease_expires_at" > (REPLACE(STRFTIME('%%Y-%%m-%%d
     %%H:%%M:%%f', 'now') || '000', '.000000', ''))
@@ -1088,8 +1111,8 @@ SET "rebuild_after" = CASE WHEN ("convmemory_session"."lease_expires_at" > (REPL
         'now') || '000', '.000000', '')
 WHERE "convmemory_session"."id" = %s;
 
--- redact (13 of 35)
--- redact (25 of 35)
+-- redact (13 of 37)
+-- redact (26 of 37)
 SELECT "convmemory_message"."session_id", "convmemory_message"."position", "convmemory_message"."public_id",
     "convmemory_message"."role", "convmemory_message"."kind", "convmemory_message"."content",
     "convmemory_message"."wire", "convmemory_message"."metadata", "convmemory_message"."format",
@@ -1100,8 +1123,8 @@ FROM "convmemory_message"
 WHERE ("convmemory_message"."session_id" = %s
     AND "convmemory_message"."position" = %s) LIMIT 21;
 
--- redact (14 of 35)
--- redact (26 of 35)
+-- redact (14 of 37)
+-- redact (27 of 37)
 UPDATE "convmemory_message"
 SET "content" = %s, "wire" = NULL, "metadata" = NULL, "item" = NULL, "redacted_at" =
     COALESCE("convmemory_message"."redacted_at", REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000',
@@ -1109,23 +1132,23 @@ SET "content" = %s, "wire" = NULL, "metadata" = NULL, "item" = NULL, "redacted_a
 WHERE ("convmemory_message"."session_id" = %s
     AND "convmemory_message"."position" = %s);
 
--- redact (15 of 35)
--- redact (27 of 35)
+-- redact (15 of 37)
+-- redact (28 of 37)
 UPDATE "convmemory_usedkey"
 SET "content" = %s
 WHERE ("convmemory_usedkey"."session_id" = %s
     AND "convmemory_usedkey"."first_position" > (%s - "convmemory_usedkey"."size")
     AND "convmemory_usedkey"."first_position" <= %s);
 
--- redact (16 of 35)
--- redact (28 of 35)
+-- redact (16 of 37)
+-- redact (29 of 37)
 UPDATE "convmemory_summary"
 SET "text" = %s, "identifiers" = NULL, "model_length" = NULL
 WHERE ("convmemory_summary"."last_position" >= %s
     AND "convmemory_summary"."session_id" = %s);
 
--- redact (18 of 35)
--- redact (30 of 35)
+-- redact (18 of 37)
+-- redact (31 of 37)
 SELECT "convmemory_segment"."first" AS "first", "convmemory_segment"."last" AS "last",
     "convmemory_segment"."data" AS "data"
 FROM "convmemory_segment"
@@ -1133,9 +1156,17 @@ WHERE ("convmemory_segment"."session_id" = %s
     AND "convmemory_segment"."first" <= %s)
 ORDER BY "convmemory_segment"."session_id" DESC, 1 DESC LIMIT 1;
 
--- redact (23 of 35)
--- redact (35 of 35)
--- truncate (15 of 15)
+-- redact (20 of 37)
+-- redact (33 of 37)
+DELETE
+FROM "convmemory_embeddings_vector"
+WHERE ("convmemory_embeddings_vector"."session_id" = %s
+    AND "convmemory_embeddings_vector"."position" >= %s
+    AND "convmemory_embeddings_vector"."position" <= %s);
+
+-- redact (24 of 37)
+-- redact (37 of 37)
+-- truncate (16 of 16)
 UPDATE "convmemory_session"
 SET "last_position" = %s, "unpinned_count" = %s, "unpinned_tokens" = %s, "settled_tokens" = %s,
     "newest_position" = %s, "pinned" = %s, "call_position" = %s, "exchange_calls" = %s, "open_calls" = %s,
@@ -1144,7 +1175,7 @@ SET "last_position" = %s, "unpinned_count" = %s, "unpinned_tokens" = %s, "settle
     %%H:%%M:%%f', 'now') || '000', '.000000', ''), "rebuild_after" = NULL
 WHERE "convmemory_session"."id" = %s;
 
--- truncate (1 of 15)
+-- truncate (1 of 16)
 UPDATE "convmemory_session"
 SET "rebuild_after" = CASE WHEN ("convmemory_session"."lease_expires_at" > (REPLACE(STRFTIME('%%Y-%%m-%%d
     %%H:%%M:%%f', 'now') || '000', '.000000', ''))
@@ -1157,40 +1188,40 @@ SET "rebuild_after" = CASE WHEN ("convmemory_session"."lease_expires_at" > (REPL
 WHERE ("convmemory_session"."name_hash" = %s
     AND "convmemory_session"."last_position" > %s);
 
--- truncate (6 of 15)
+-- truncate (6 of 16)
 DELETE
 FROM "convmemory_message"
 WHERE ("convmemory_message"."position" > %s
     AND "convmemory_message"."session_id" = %s);
 
--- truncate (7 of 15)
+-- truncate (7 of 16)
 UPDATE "convmemory_summary"
 SET "text" = %s, "identifiers" = NULL, "model_length" = NULL
 WHERE ("convmemory_summary"."last_position" > %s
     AND "convmemory_summary"."session_id" = %s);
 
--- truncate (8 of 15)
+-- truncate (8 of 16)
 DELETE
 FROM "convmemory_segment"
 WHERE ("convmemory_segment"."session_id" = %s
     AND "convmemory_segment"."first" > %s);
 
--- truncate (9 of 15)
+-- truncate (9 of 16)
 SELECT "convmemory_segment"."first" AS "first", "convmemory_segment"."last" AS "last",
     "convmemory_segment"."data" AS "data"
 FROM "convmemory_segment"
 WHERE "convmemory_segment"."session_id" = %s
 ORDER BY "convmemory_segment"."session_id" DESC, 1 DESC LIMIT 1;
 
--- truncate (11 of 15)
--- clear (7 of 7)
+-- truncate (12 of 16)
+-- clear (8 of 8)
 UPDATE "convmemory_usedkey"
 SET "gone_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
 WHERE ("convmemory_usedkey"."gone_at" IS NULL
     AND "convmemory_usedkey"."session_id" = %s
     AND "convmemory_usedkey"."first_position" > (%s - "convmemory_usedkey"."size"));
 
--- clear (1 of 7)
+-- clear (1 of 8)
 UPDATE "convmemory_session"
 SET "rebuild_after" = CASE WHEN ("convmemory_session"."lease_expires_at" > (REPLACE(STRFTIME('%%Y-%%m-%%d
     %%H:%%M:%%f', 'now') || '000', '.000000', ''))
@@ -1202,7 +1233,7 @@ SET "rebuild_after" = CASE WHEN ("convmemory_session"."lease_expires_at" > (REPL
         'now') || '000', '.000000', '')
 WHERE "convmemory_session"."name_hash" = %s;
 
--- clear (3 of 7)
+-- clear (3 of 8)
 UPDATE "convmemory_session"
 SET "last_position" = %s, "unpinned_count" = %s, "unpinned_tokens" = %s, "settled_tokens" = %s,
     "newest_position" = %s, "pinned" = %s, "call_position" = %s, "exchange_calls" = %s, "open_calls" = %s,
@@ -1210,17 +1241,17 @@ SET "last_position" = %s, "unpinned_count" = %s, "unpinned_tokens" = %s, "settle
     = %s, "rebuild_after" = NULL, "answered_position" = %s, "current_version" = %s, "indexed_position" = %s
 WHERE "convmemory_session"."id" = %s;
 
--- clear (4 of 7)
+-- clear (4 of 8)
 DELETE
 FROM "convmemory_message"
 WHERE "convmemory_message"."session_id" = %s;
 
--- clear (5 of 7)
+-- clear (5 of 8)
 DELETE
 FROM "convmemory_summary"
 WHERE "convmemory_summary"."session_id" = %s;
 
--- clear (6 of 7)
+-- clear (6 of 8)
 DELETE
 FROM "convmemory_segment"
 WHERE "convmemory_segment"."session_id" = %s;
@@ -1249,14 +1280,14 @@ SET "name_hash" = %s, "key" = %s, "owner_id" = %s, "visitor" = %s, "updated_at" 
     REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
 WHERE "convmemory_session"."id" = %s;
 
--- erase (1 of 13)
+-- erase (1 of 15)
 UPDATE "convmemory_session"
 SET "epoch" = ("convmemory_session"."epoch" + %s)
 WHERE ("convmemory_session"."alias" = %s
     AND "convmemory_session"."owner_id" = %s
     AND "convmemory_session"."visitor" = %s);
 
--- erase (2 of 13)
+-- erase (2 of 15)
 SELECT "convmemory_session"."id" AS "pk"
 FROM "convmemory_session"
 WHERE ("convmemory_session"."alias" = %s
@@ -1264,12 +1295,12 @@ WHERE ("convmemory_session"."alias" = %s
     AND "convmemory_session"."visitor" = %s)
 ORDER BY 1 ASC;
 
--- erase (3 of 13)
+-- erase (3 of 15)
 UPDATE "convmemory_session"
 SET "epoch" = ("convmemory_session"."epoch" + %s)
 WHERE "convmemory_session"."id" IN (%s);
 
--- erase (4 of 13)
+-- erase (4 of 15)
 SELECT "convmemory_session"."id", "convmemory_session"."public_id", "convmemory_session"."alias",
     "convmemory_session"."owner_id", "convmemory_session"."visitor", "convmemory_session"."key",
     "convmemory_session"."name_hash", "convmemory_session"."title", "convmemory_session"."metadata",
@@ -1297,12 +1328,12 @@ SELECT "convmemory_session"."id", "convmemory_session"."public_id", "convmemory_
 FROM "convmemory_session"
 WHERE "convmemory_session"."id" IN (%s);
 
--- erase (5 of 13)
+-- erase (5 of 15)
 UPDATE "convmemory_session"
 SET "epoch" = ("convmemory_session"."epoch" + %s)
 WHERE "convmemory_session"."id" = %s;
 
--- erase (6 of 13)
+-- erase (6 of 15)
 SELECT "convmemory_session"."forked_from_id" AS "forked_from"
 FROM "convmemory_session"
 WHERE "convmemory_session"."id" = %s;

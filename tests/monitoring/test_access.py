@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import Permission, User
+from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 from django.test import Client
 
-from django_convmemory.monitoring import conf
+from django_convmemory.contrib.monitoring import conf
 from tests.monitoring.conftest import TOKEN
 
 pytestmark = pytest.mark.django_db
@@ -70,5 +71,6 @@ def test_wrong_settings_are_refused_without_the_token(settings: Any, wrong: Any,
     settings.CONVMEMORY_MONITORING = wrong
     with pytest.raises(ImproperlyConfigured, match=message) as error:
         conf.options()
+    assert [message.id for message in checks.run_checks(tags=["convmemory"])] == ["convmemory.E014"]
     assert "short-secret" not in str(error.value)
     assert "1234567" not in str(error.value)

@@ -12,8 +12,8 @@ from django.db.migrations.recorder import MigrationRecorder
 from django.test import Client
 
 from django_convmemory import models
+from django_convmemory.contrib.monitoring import views
 from django_convmemory.memory import memories
-from django_convmemory.monitoring import views
 from django_convmemory.rules.pause import Reason
 from tests.monitoring.test_metrics import due
 from tests.outages import pause_alias

@@ -10,9 +10,9 @@ from django.test import Client
 from prometheus_client.parser import text_string_to_metric_families
 
 from django_convmemory import clock, models
+from django_convmemory.contrib.monitoring import figures
+from django_convmemory.contrib.monitoring.figures import Backlog
 from django_convmemory.memory import memories
-from django_convmemory.monitoring import figures
-from django_convmemory.monitoring.figures import Backlog
 from django_convmemory.rules.pause import Reason
 from django_convmemory.rules.values import AttemptOutcome
 from tests.outages import pause_alias

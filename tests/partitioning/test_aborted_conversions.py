@@ -66,7 +66,7 @@ def test_there_is_no_way_back_after_the_swap() -> None:
     check()
     with pytest.raises(CommandError, match="is partitioned already"):
         call_command("convmemory_partition", verbosity=0)
-    with pytest.raises(CommandError, match=r"No conversion has begun\. docs/howto/partitions\.md says how"):
+    with pytest.raises(CommandError, match=r"No conversion has begun\. docs/guides/partitions\.md says how"):
         call_command("convmemory_partition", "--abort", verbosity=0)
 
 

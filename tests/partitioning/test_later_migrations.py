@@ -17,7 +17,7 @@ from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from tests.partitioning.conversions import rows
 
-PAGE = (pathlib.Path(__file__).parents[2] / "docs/howto/partitions.md").read_text(encoding="utf-8")
+PAGE = (pathlib.Path(__file__).parents[2] / "docs/guides/partitions.md").read_text(encoding="utf-8")
 
 pytestmark = [pytest.mark.release, pytest.mark.only_on("postgresql"), pytest.mark.usefixtures("partitioned")]
 

@@ -20,7 +20,7 @@ def test_the_name_the_text_and_the_arguments_of_calls_are_indexed() -> None:
     message = ChatMessage.ai("I will book it", name="Anna", tool_calls=[call, custom])
 
     assert indexing.indexed_text(message) == 'Anna\nI will book it\n{"city": "Lisbon"}\nprint(fado)'
-    assert indexing.document(message) == ["anna", "book", "citi", "lisbon", "print", "fado"]
+    assert indexing.terms_of(message) == ["anna", "book", "citi", "lisbon", "print", "fado"]
 
 
 def test_the_parts_of_a_text_are_indexed() -> None:
@@ -28,7 +28,7 @@ def test_the_parts_of_a_text_are_indexed() -> None:
         [{"type": "text", "text": "Look at"}, {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}]
     )
 
-    assert indexing.document(message) == ["look"]
+    assert indexing.terms_of(message) == ["look"]
 
 
 @pytest.mark.parametrize(
@@ -43,11 +43,11 @@ def test_the_parts_of_a_text_are_indexed() -> None:
     ids=repr,
 )
 def test_pinned_messages_and_reasoning_are_not_indexed(message: ChatMessage) -> None:
-    assert indexing.document(message) == []
+    assert indexing.terms_of(message) == []
 
 
 def test_a_redacted_message_is_not_indexed() -> None:
-    assert indexing.document(ChatMessage.human("Lisbon", name="Anna"), redacted=True) == []
+    assert indexing.terms_of(ChatMessage.human("Lisbon", name="Anna"), redacted=True) == []
 
 
 @pytest.mark.parametrize("role", ["tool", "assistant"])
@@ -59,7 +59,7 @@ def test_the_escapes_of_json_do_not_hide_words(role: str) -> None:
         else ChatMessage.ai(tool_calls=[conversations.call("call_1", text)])
     )
 
-    assert indexing.document(message) == ["note", "first", "line", "next", "line", "城市", "北京", "2026"]
+    assert indexing.terms_of(message) == ["note", "first", "line", "next", "line", "城市", "北京", "2026"]
 
 
 @pytest.mark.parametrize("text", ['{"a": "b\\', "[" * 49_000 + "\\", "C:\\new"])
@@ -76,7 +76,7 @@ def test_of_a_text_that_is_too_long_the_beginning_is_indexed() -> None:
 @pytest.mark.parametrize("read", [10**9, MAX_CHARACTERS + 1])
 def test_the_escapes_of_json_that_is_too_long_do_not_hide_words(read: int) -> None:
     text = json.dumps([{"note": "the first line\nnext line", "城市": "北京", "end": "\\" * 60_000 + "heron"}, 7])
-    document = indexing.document(ChatMessage.tool(text[:read], "call_1"))
+    document = indexing.terms_of(ChatMessage.tool(text[:read], "call_1"))
     assert document == ["note", "first", "line", "next", "line", "城市", "北京", "end"]
 
 
@@ -90,4 +90,4 @@ def test_what_only_looks_like_json_takes_a_bounded_time_if_it_is_long(text: str)
 @given(conversations.conversations())
 def test_every_message_can_be_indexed(conversation: list[ChatMessage]) -> None:
     for message in conversation:
-        assert all(indexing.document(message))
+        assert all(indexing.terms_of(message))

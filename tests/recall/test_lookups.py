@@ -36,7 +36,7 @@ def found(query: str) -> list[str]:
     """The names of the messages that have a word of ``query`` themselves, the best first."""
     # Each message is a sitting, so that none is found because of its neighbours.
     indexed = [
-        segments.Document(indexing.document(ChatMessage.human(text)), begins_sitting=True) for text in MESSAGES.values()
+        segments.Document(indexing.terms_of(ChatMessage.human(text)), begins_sitting=True) for text in MESSAGES.values()
     ]
     matches = ranking.rank([segments.extended(None, 0, indexed)], tokenizer.query(query), limit=100)
     return [list(MESSAGES)[match.position] for match in matches]

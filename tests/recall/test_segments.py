@@ -41,7 +41,13 @@ TERMS = st.one_of(
     st.sampled_from(HOSTILE),
     st.text(max_size=5),
 )
-DOCUMENTS = st.builds(Document, st.lists(TERMS, max_size=8), st.booleans())
+DOCUMENTS = st.builds(
+    Document,
+    st.lists(TERMS, max_size=8),
+    st.booleans(),
+    st.integers(-1, 2**40),
+    st.frozensets(st.sampled_from(["==", "=anna", "=a\tb", "=猫"]), max_size=2),
+)
 
 
 def split(documents: Sequence[Document], lengths: Iterable[int]) -> list[list[Document]]:
@@ -83,7 +89,7 @@ def test_a_struck_message_is_as_if_it_had_been_empty(documents: list[Document], 
     [segment] = segments.extended(None, 5, documents)
     number = data.draw(st.integers(0, len(documents) - 1))
     emptied = list(documents)
-    emptied[number] = Document([], documents[number].begins_sitting)
+    emptied[number] = documents[number]._replace(terms=[], speakers=frozenset())
 
     assert [segments.struck(segment, 5 + number)] == segments.extended(None, 5, emptied)
 
@@ -106,7 +112,7 @@ def test_the_segments_have_every_term_of_every_message(documents: list[Document]
     expected = collections.Counter(
         (clean, position)
         for position, document in enumerate(documents, 1)
-        for term in document.terms
+        for term in (*document.terms, *document.speakers)
         if (clean := "".join(character for character in term if character >= " " and character != "¶"))
     )
     assert found == sorted((term, position, count) for (term, position), count in expected.items())
@@ -174,7 +180,7 @@ def test_a_sitting_ends_at_a_gap_of_an_hour(minutes: int | None, begins: bool) -
 def test_lengths_are_rounded_down_by_six_per_cent_at_most(length: int) -> None:
     [segment] = segments.extended(None, 1, [Document(["cat"] * length, begins_sitting=False)])
 
-    kept = int(segment.data.partition("\t")[0])
+    kept = segments.divided(segment.data)[0].terms
     assert 0.94 * length <= kept <= length
     assert kept == length or length > 60
 

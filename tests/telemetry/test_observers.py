@@ -147,7 +147,7 @@ from django.core.management import call_command
 call_command("check")
 from django_convmemory.memory import memories
 from django_convmemory import tasks
-from django_convmemory.monitoring import views
+from django_convmemory.contrib.monitoring import views
 memories["default"]
 print([name for name in sys.modules if name.startswith(("opentelemetry", "django_convmemory.contrib.telemetry"))])
 """

@@ -132,9 +132,11 @@ def test_sessions_become_due_and_no_task_is_sent(write: Any, settings: Any) -> N
 
 
 def test_without_compaction_sessions_are_indexed_and_become_due_with_their_next_message(write: Any) -> None:
-    output = call("convmemory_import", write(*[record(key, *[human(TURN)] * 600) for key in "ab"]), "--no-compact")
+    path = write(*[record(key, *[human(TURN)] * 600) for key in "ab"])
+    assert "model" not in call("convmemory_import", path, "--no-compact", "--dry-run")
 
-    assert "model" not in output
+    call("convmemory_import", path, "--no-compact")
+
     assert not models.Session.objects.due().exists()
     assert set(models.Session.objects.values_list("indexed_position", "due_since")) == {(600, None)}
     assert memories["default"].append("a", human()).due
@@ -142,7 +144,7 @@ def test_without_compaction_sessions_are_indexed_and_become_due_with_their_next_
     assert models.Session.objects.get(key="b").covered_position > 0
 
 
-def test_the_output_estimates_what_folding_will_take(write: Any, settings: Any) -> None:
+def test_a_dry_run_estimates_what_folding_will_take(write: Any, settings: Any) -> None:
     options = {"max_token_limit": 200, "max_chunk_tokens": 500}
     settings.CONVMEMORY = {"default": {**settings.CONVMEMORY["default"], "OPTIONS": options}}
     path = write(record("there", *[human(TURN)] * 30), name="there.jsonl")
@@ -150,12 +152,11 @@ def test_the_output_estimates_what_folding_will_take(write: Any, settings: Any) 
     each = memories["default"].counter.count(ChatMessage.human(TURN))
     kept = 100 // each
 
-    output = call(
-        "convmemory_import", path, write(record("long", *[human(TURN)] * 30), record("short", *[human()] * 2))
-    )
+    new = write(record("long", *[human(TURN)] * 30), record("short", *[human()] * 2))
+    output = call("convmemory_import", path, new, "--dry-run")
 
     tokens = (30 - kept) * each
-    assert output.startswith(
+    assert output == (
         "3 sessions to import, 1 of them already in the database. "
         f"Folding the new ones takes about {-(-tokens // 500)} model calls over {tokens} tokens. "
         "It begins with the next sweep after the import.\n"
@@ -171,9 +172,9 @@ def test_every_memory_can_be_imported_into(memory: str, write: Any, settings: An
             "OPTIONS": {},
         }
     }
-    output = call("convmemory_import", write(record("long", *[human(TURN)] * 60)))
-
-    assert ("about 1 model call" in output) == (memory != "TokenBuffer")
+    path = write(record("long", *[human(TURN)] * 60))
+    assert ("about 1 model call" in call("convmemory_import", path, "--dry-run")) == (memory != "TokenBuffer")
+    call("convmemory_import", path)
     assert models.Session.objects.due().exists() == (memory != "TokenBuffer")
 
 

@@ -9,20 +9,15 @@ import sys
 from typing import Any
 
 import pytest
-from hypothesis import given, strategies as st
 
 from django_convmemory import models
-from django_convmemory.maintenance.transfer.records import BadRecord, read
 from django_convmemory.messages import ChatMessage
-from tests.transfer import records
 from tests.transfer.records import call, human, record, stored
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize(
-    "form", ["{0}\n{1}\n", "\n\n {0}\r\n\n{1}", "[{0},{1}]", " \n [\n{0}\n, {1}\n]\n", "\ufeff{0}\n{1}"]
-)
-def test_a_file_has_one_record_a_line_or_a_list(form: str, tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("form", ["{0}\n{1}\n", "\n\n {0}\r\n\n{1}", "\ufeff{0}\n{1}"])
+def test_a_file_has_one_record_a_line(form: str, tmp_path: pathlib.Path) -> None:
     path = tmp_path / "records"
     path.write_text(form.format(json.dumps(record("a")), json.dumps(record("b"))), encoding="utf-8", newline="")
 
@@ -31,37 +26,9 @@ def test_a_file_has_one_record_a_line_or_a_list(form: str, tmp_path: pathlib.Pat
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("text", ["", " \n", "[]", " [ ] "])
+@pytest.mark.parametrize("text", ["", " \n"])
 def test_a_file_may_be_empty(text: str, write: Any) -> None:
     assert "0 sessions imported" in call("convmemory_import", write(text))
-
-
-@given(
-    metadata=st.lists(st.dictionaries(records.TEXTS, records.JSON, max_size=3), max_size=5),
-    chunk=st.integers(1, 100),
-    data=st.data(),
-)
-def test_a_list_is_read_the_same_in_pieces_of_any_size(
-    metadata: list[dict[str, Any]], chunk: int, data: st.DataObject
-) -> None:
-    written = [record(str(number), metadata=value) for number, value in enumerate(metadata)]
-    text = json.dumps(written, ensure_ascii=data.draw(st.booleans()), indent=data.draw(st.sampled_from([None, 1])))
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("django_convmemory.maintenance.transfer.records._CHUNK", chunk)
-        recorded = list(read(io.StringIO(text)))
-
-    assert [(item.place, item.key, item.metadata) for item in recorded] == [
-        (f"item {number}", str(number - 1), value) for number, value in enumerate(metadata, 1)
-    ]
-
-
-def test_an_error_in_a_list_is_raised_before_the_rest_is_read() -> None:
-    file = io.StringIO('[{"key": nobody, "messages": []}, ' + " " * 1_000_000)
-
-    with pytest.raises(BadRecord, match=r"item 1: this is not JSON .*character 9"):
-        list(read(file))
-    assert file.tell() < 100_000
 
 
 @pytest.mark.django_db

@@ -1,4 +1,4 @@
-"""The script of docs/moving.md moves SQLite files of the OpenAI Agents SDK and of LangChain."""
+"""The script of docs/guides/moving.md moves SQLite files of the OpenAI Agents SDK and of LangChain."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from django_convmemory.contrib import responses_items
 from django_convmemory.exceptions import InvalidMessage
 from django_convmemory.memory import memories
 from django_convmemory.messages import thaw
-from tests.howto.test_pages import module_of
+from tests.guides.test_pages import module_of
 from tests.response_items import called, returned, said, thought
 
 pytestmark = pytest.mark.django_db
@@ -115,5 +115,5 @@ def test_the_session_that_cannot_be_moved_is_named(tmp_path: pathlib.Path, data:
 
 def test_the_import_says_that_it_does_not_read_such_a_file(tmp_path: pathlib.Path) -> None:
     path = file_of(tmp_path, AGENTS, rows={"agent_messages": rows_of(ITEMS, None)})
-    with pytest.raises(CommandError, match=r"this is a SQLite database, not JSON\. docs/moving\.md has a script"):
+    with pytest.raises(CommandError, match=r"this is a SQLite database, not JSON: docs/guides/moving\.md"):
         call_command("convmemory_import", path, stdout=io.StringIO())

@@ -1,4 +1,4 @@
-"""The typed client of docs/api.md compiles against the schema of the API."""
+"""The typed client of docs/reference/api.md compiles against the schema of the API."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.typescript import compiler
 
 pytestmark = pytest.mark.slow
 
-PAGE = (ROOT / "docs/api.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/reference/api.md").read_text(encoding="utf-8")
 CODE = compiler.code_of(PAGE, "ts")
 INSTALL, TYPES = re.findall(r"^\$ (.*)", compiler.code_of(PAGE, "console"), re.MULTILINE)
 OPTIONS = "--noEmit --strict --noUnusedLocals --target es2022 --module es2022 --moduleResolution bundler"

@@ -1,4 +1,4 @@
-"""The chat page of docs/howto/react.md compiles, and works in a browser with a responder behind it."""
+"""The chat page of docs/start/react.md compiles, and works in a browser with a responder behind it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = ["browser"]
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
-TEXT = (processes.ROOT / "docs/howto/react.md").read_text(encoding="utf-8")
+TEXT = (processes.ROOT / "docs/start/react.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^\$ (.*)", compiler.code_of(TEXT, "console"), re.MULTILINE)
 MILLISECONDS = processes.PATIENCE * 1000
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from django_convmemory.contrib import responses_items
 from django_convmemory.exceptions import EmptyReply, InvalidMessage
@@ -342,6 +342,7 @@ def test_thousands_of_calls_with_one_id_take_no_longer_than_others() -> None:
 
 
 @given(st.lists(damaged(st.sampled_from([json.loads(line) for line in CHUNKS.strip().splitlines()])), max_size=4))
+@example([{"choices": [{"delta": {"content": "Hi"}}]}, {"type": "response.completed", "response": "x"}])
 def test_any_chunk_is_refused_or_part_of_a_reply(chunks: list[Any]) -> None:
     session = validity.memories()[0].session("s")
     with contextlib.suppress(InvalidMessage, EmptyReply):

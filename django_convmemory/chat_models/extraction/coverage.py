@@ -41,10 +41,6 @@ _SLACK = 1.5
 _FACT_WEIGHT = 5.0
 _FACT_ALONE = 2.0
 _IDENTIFIER = 2.0
-_LARGEST_FACT = 4.0
-_FACT_IN_A_QUESTION = 0.2
-_FACT_ABOUT_YOU = 0.4
-_ABOUT_YOU = re.compile(r"\b(?:you|your|yours)\b", re.IGNORECASE)
 
 # Factors for the form of a sentence:
 # - The answer to a question says more than the question.
@@ -52,8 +48,6 @@ _ABOUT_YOU = re.compile(r"\b(?:you|your|yours)\b", re.IGNORECASE)
 # - A sentence to "you" is mostly encouragement.
 # - A sentence that begins with "I" or "we" tells what happened to the speaker, or what they want.
 _QUESTION_FACTOR = 0.5
-_QUESTION_MARKS = ("?", "？")
-_AFTER_A_QUESTION = "\"'”’」』）)"
 _FORMS = (
     (0.7, re.compile(r"\A(?:it|its|they|them|their|he|she|that|this|these|those|and|but|or|plus)\b", re.IGNORECASE)),
     (0.7, re.compile(r"\b(?:you|your|yours|yourself|ya)\b", re.IGNORECASE)),
@@ -103,7 +97,7 @@ def candidates(spoken: Sequence[statements.Statement], cost: Callable[[statement
     labels = frozenset(word.lower() for speaker in speakers for word in speaker.split())
     contents = [concepts.of(statement.text, labels) for statement in spoken]
     weights = concepts.weights(contents)
-    asks = [_is_question(statement.text) for statement in spoken]
+    asks = [statement.text.endswith(("?", "？")) for statement in spoken]
     identifies = [concepts.has_identifier(statement.text) for statement in spoken]
     repeated = _repeated_questions(spoken, contents, asks)
     return [
@@ -116,7 +110,7 @@ def candidates(spoken: Sequence[statements.Statement], cost: Callable[[statement
             question=index - 1 if _is_elliptic(content) and _is_answer(spoken, index, asks) else None,
             rank=hashlib.sha256(statement.text.encode()).digest(),
             day=statement.day,
-            fact=_fact(statement.text, content, asks=asks[index], identifies=identifies[index]),
+            fact=concepts.signals_of_a_fact(statement.text) + identifies[index] * _IDENTIFIER + bool(content.named),
             identifies=identifies[index] and not asks[index],
             idle=index in repeated or concepts.is_idle(statement.text),
         )
@@ -124,22 +118,9 @@ def candidates(spoken: Sequence[statements.Statement], cost: Callable[[statement
     ]
 
 
-def _is_question(text: str) -> bool:
-    return text.rstrip(_AFTER_A_QUESTION).endswith(_QUESTION_MARKS)
-
-
 def _factor(text: str) -> float:
     """Return the factor for the form of a sentence."""
     return math.prod([factor for factor, form in _FORMS if form.search(text)])
-
-
-def _fact(text: str, content: concepts.Concepts, *, asks: bool, identifies: bool) -> float:
-    """Return the value of a statement as a lasting fact; 0 if it has no such form."""
-    value = concepts.signals_of_a_fact(text) + identifies * _IDENTIFIER + bool(content.named)
-    value = min(value, _LARGEST_FACT)
-    if asks:
-        return value * _FACT_IN_A_QUESTION
-    return value * _FACT_ABOUT_YOU if not content.numbers and _ABOUT_YOU.search(text) else value
 
 
 def _repeated_questions(

@@ -35,7 +35,6 @@ _ABBREVIATION = re.compile(
     r"(?:^|[\s(])(?:[A-Za-z]|(?:[A-Za-z]\.)+[A-Za-z]|Mr|Mrs|Ms|Dr|Prof|St|Jr|Sr|vs|etc|approx|No|Jan|Feb|Mar|Apr|Jun|Jul"
     r"|Aug|Sept?|Oct|Nov|Dec)\.$"
 )
-_LIST_NUMBER = re.compile(r"^\s*\(?\d{1,3}[.)]$")
 _BULLET = re.compile(r"^\s*(?:[-*•·+]\s+|#{1,6}\s+|>\s*|\d{1,3}[.)]\s+)+")
 _MARKUP = re.compile(r"\*\*|__|```\w*|`")
 
@@ -93,10 +92,8 @@ def split(text: str) -> Iterator[str]:
 def _sentences(line: str) -> Iterator[str]:
     start = 0
     for end in _END.finditer(line):
-        if end.group() == ".":
-            before = line[max(start, end.start() - 12) : end.end()]
-            if _ABBREVIATION.search(before) or _LIST_NUMBER.match(line[start : end.end()][-6:]):
-                continue
+        if end.group() == "." and _ABBREVIATION.search(line[max(start, end.start() - 12) : end.end()]):
+            continue
         yield line[start : end.end()]
         start = end.end()
     yield line[start:]

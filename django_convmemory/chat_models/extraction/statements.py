@@ -19,7 +19,6 @@ from django_convmemory.chat_models.extraction import concepts, labels, sentences
 _LABEL = re.compile(r"(?P<label>[^\W_][^:：\n。！？!?\"“”]{0,44})(?:: |：)")
 _CLAUSE = re.compile(r"[^，]*，|[^，]+$")
 _DAY = re.compile(r"\W*(?:(?P<day>\d{4}-\d{2}-\d{2})|\?{4}-\?\?-\?\?)\W*")
-_DIGIT = re.compile(r"\d")
 # Stands for the day of statements of no known day that follow others of a known day.
 UNKNOWN_DAY = "????-??-??"
 # At most so many statements of a fold, and of a summary, are considered.
@@ -80,12 +79,8 @@ def of_turns(
             calls[tool_call["id"]] = (len(spoken), line)
             spoken.append(Statement(fold, speaker, line, quoted, day))
     thinned = _thinned(statement for statement in spoken if statement is not None)
-    bare = (_with_text(statement, _bare(statement.text, names)) for statement in thinned)
+    bare = (dataclasses.replace(statement, text=_bare(statement.text, names)) for statement in thinned)
     return _in_quotes((statement for statement in bare if statement.text), label_keys)
-
-
-def _with_text(statement: Statement, text: str) -> Statement:
-    return statement if statement.text == text else dataclasses.replace(statement, text=text)
 
 
 def _bare(sentence: str, names: frozenset[str]) -> str:
@@ -100,26 +95,11 @@ def _bare(sentence: str, names: frozenset[str]) -> str:
 
 
 def _thinned(spoken: Iterable[Statement]) -> list[Statement]:
-    """Return the statements without repetitions, and if they are too many, a part of them.
-
-    Up to half of this part are statements with a digit, if there are so many. Both halves are evenly spread.
-    """
+    """Return the statements without repetitions, and if they are too many, a part of them that is evenly spread."""
     counts = Counter(spoken)
     distinct = [dataclasses.replace(one, repeated=True) if count > 1 else one for one, count in counts.items()]
-    if len(distinct) <= MAX_STATEMENTS:
-        return distinct
-    with_digit: list[int] = []
-    others: list[int] = []
-    for index, statement in enumerate(distinct):
-        (with_digit if _DIGIT.search(statement.text) else others).append(index)
-    number = max(min(len(with_digit), MAX_STATEMENTS // 2), MAX_STATEMENTS - len(others))
-    indices = [*_spread(with_digit, number), *_spread(others, MAX_STATEMENTS - number)]
-    return [distinct[index] for index in sorted(indices)]
-
-
-def _spread(indices: Sequence[int], number: int) -> list[int]:
-    """Return so many of ``indices``, evenly spread."""
-    return [indices[place * len(indices) // number] for place in range(number)]
+    number = min(len(distinct), MAX_STATEMENTS)
+    return [distinct[place * len(distinct) // number] for place in range(number)]
 
 
 def of_summary(summary: str) -> list[Statement]:
@@ -231,12 +211,9 @@ def _lines_of_result(call: str, text: str, spoken_words: frozenset[str]) -> Iter
 
 def _parsed(text: str) -> Any:
     """Return the value of ``text`` if it is a JSON object or list, else ``text``."""
-    if len(text) <= _LONGEST_JSON and text.lstrip()[:1] in ("{", "["):
-        try:
-            return json.loads(text)
-        except (ValueError, RecursionError):
-            pass
-    return text
+    may_be = len(text) <= _LONGEST_JSON and text.lstrip()[:1] in ("{", "[")
+    value = messages.loads(text) if may_be else None
+    return text if value is None else value
 
 
 def _facts(value: Any, key: str = "", depth: int = 0) -> Iterator[str]:

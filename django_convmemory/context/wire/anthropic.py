@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from django_convmemory import content_parts
 from django_convmemory.context.wire import calls
@@ -111,7 +111,9 @@ def _said(turn: calls.CallingTurn, model: str | None) -> list[_Block]:
         return blocks
     blocks = _text_blocks(text.rstrip() for text in calls.texts(message))
     for call in turn.calls:
-        blocks.append({"type": "tool_use", "id": call.id, "name": call.name, "input": _input(call)})
+        # Anthropic takes an object only, and a custom tool has any text.
+        arguments = {"_raw": call.arguments} if call.kind == "custom" else json.loads(call.arguments)
+        blocks.append({"type": "tool_use", "id": call.id, "name": call.name, "input": arguments})
     return blocks
 
 
@@ -135,23 +137,6 @@ def _result(call: calls.ToolCall) -> _Block:
     if failed and not content:
         content = _text_blocks(["[The tool failed.]"])
     return {**block, "content": content, **failed} if content else block
-
-
-def _input(call: calls.ToolCall) -> dict[str, Any]:
-    """Return the arguments of a call as an object. Of anything else, the text is the value of ``_raw``."""
-    if call.kind == "custom":
-        return {"_raw": call.arguments}
-    if not call.arguments.strip():
-        return {}
-    try:
-        arguments = json.loads(call.arguments, parse_constant=_refuse)
-    except (ValueError, RecursionError):
-        return {"_raw": call.arguments}
-    return arguments if isinstance(arguments, dict) else {"_raw": arguments}
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"JSON has no {constant}.")
 
 
 def _text_blocks(texts: Any) -> list[_Block]:

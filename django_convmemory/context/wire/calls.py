@@ -13,7 +13,6 @@ from django_convmemory import content_parts
 from django_convmemory.messages import ChatMessage, called, dumps, said_elsewhere
 
 # Every provider accepts such ids. OpenAI's chat completions refuse longer ones.
-_VALID = re.compile(r"[a-zA-Z0-9_-]{1,40}")
 _INVALID = re.compile(r"[^a-zA-Z0-9_-]")
 _LONGEST_ID = 40
 # The calls that a message has, in the forms of their providers, and its thoughts.
@@ -27,7 +26,7 @@ _LONGEST_NAME = 64
 class ToolCall(NamedTuple):
     """A tool call. Its ``name`` has no character that a provider refuses.
 
-    ``arguments`` is JSON, or any text for a custom tool.
+    ``arguments`` is JSON of an object, or any text for a custom tool.
     """
 
     id: str
@@ -54,7 +53,7 @@ def with_ids(messages: Sequence[ChatMessage], positions: Sequence[int | None]) -
 
     An id that an earlier call has gets the message's position after it, so that it stays the same in later contexts.
     """
-    used = _UsedIds()
+    ids = UniqueNames(_LONGEST_ID)
     waiting: list[str] = []
     changed: list[ChatMessage] = []
     for message, position in zip(messages, positions, strict=True):
@@ -63,7 +62,7 @@ def with_ids(messages: Sequence[ChatMessage], positions: Sequence[int | None]) -
             if call_id != message.tool_call_id:
                 message = dataclasses.replace(message, tool_call_id=call_id)
         elif message.tool_calls:
-            waiting = [used.unique(call_id, position) for call_id in message.call_ids]
+            waiting = [ids.unique(_INVALID.sub("_", call_id), f"_{position}") for call_id in message.call_ids]
             if waiting != list(message.call_ids):
                 calls = [{**call, "id": call_id} for call, call_id in zip(message.tool_calls, waiting, strict=True)]
                 message = dataclasses.replace(message, tool_calls=calls)  # type: ignore[arg-type]
@@ -71,28 +70,27 @@ def with_ids(messages: Sequence[ChatMessage], positions: Sequence[int | None]) -
     return changed
 
 
-class _UsedIds:
-    """The ids that a request has so far."""
+class UniqueNames:
+    """The names that a request has so far, each of at most ``longest`` characters."""
 
-    def __init__(self) -> None:
+    def __init__(self, longest: int) -> None:
+        self._longest = longest
         self._used: set[str] = set()
-        self._candidates: dict[tuple[str, int | None], Iterator[str]] = {}
+        self._candidates: dict[tuple[str, str], Iterator[str]] = {}
 
-    def unique(self, call_id: str, position: int | None) -> str:
-        """Return ``call_id``, or an id in its place that is valid and that no other call has."""
-        whole = call_id if _VALID.fullmatch(call_id) else _INVALID.sub("_", call_id)
+    def unique(self, name: str, suffix: str = "") -> str:
+        """Return ``name``, or if it is used, ``name`` with ``suffix`` and perhaps a number after it."""
         # They go on after the last one, because some messages have thousands of calls with one id.
-        candidates = self._candidates.setdefault((whole, position), _candidates(whole, position))
+        candidates = self._candidates.setdefault((name, suffix), self._candidates_of(name, suffix))
         unique = next(candidate for candidate in candidates if candidate not in self._used)
         self._used.add(unique)
         return unique
 
-
-def _candidates(whole: str, position: int | None) -> Iterator[str]:
-    yield whole[:_LONGEST_ID]
-    for number in itertools.count(1):
-        suffix = f"_{position}" if number == 1 else f"_{position}_{number}"
-        yield whole[: _LONGEST_ID - len(suffix)] + suffix
+    def _candidates_of(self, name: str, suffix: str) -> Iterator[str]:
+        yield name[: self._longest]
+        for number in itertools.count(1 if suffix else 2):
+            end = suffix if number == 1 else f"{suffix}_{number}"
+            yield name[: self._longest - len(end)] + end
 
 
 def turns(messages: Sequence[ChatMessage]) -> Iterator[CallingTurn]:
@@ -103,13 +101,13 @@ def turns(messages: Sequence[ChatMessage]) -> Iterator[CallingTurn]:
         index = through = index + 1
         results = messages[index : index + len(message.tool_calls)]
         index += len(results)
-        calls = [_call(call, call["id"], result) for call, result in zip(message.tool_calls, results, strict=True)]
+        calls = [_call(call, result) for call, result in zip(message.tool_calls, results, strict=True)]
         yield CallingTurn(message, calls, through, index)
 
 
-def _call(call: Mapping[str, Any], call_id: str, result: ChatMessage) -> ToolCall:
+def _call(call: Mapping[str, Any], result: ChatMessage) -> ToolCall:
     kind: Literal["function", "custom"] = "custom" if isinstance(call.get("custom"), Mapping) else "function"
-    return ToolCall(call_id, kind, *name_and_arguments(call), result)
+    return ToolCall(call["id"], kind, *name_and_arguments(call), result)
 
 
 def name_and_arguments(call: Mapping[str, Any]) -> tuple[str, str]:

@@ -153,27 +153,17 @@ def accepted_names(messages: Iterable[ChatMessage]) -> dict[str, str]:
     the same when messages are added.
     """
     accepted: dict[str, str] = {}
-    used: set[str] = set()
-    numbers: dict[str, int] = {}
+    names = calls.UniqueNames(LONGEST_NAME)
     for message in messages:
         name = message.name
-        if name is None or name in accepted:
-            continue
-        whole = REFUSED_IN_NAME.sub("_", name)[:LONGEST_NAME]
-        unique = whole
-        while unique in used:
-            numbers[whole] = numbers.get(whole, 1) + 1
-            suffix = f"_{numbers[whole]}"
-            unique = whole[: LONGEST_NAME - len(suffix)] + suffix
-        used.add(unique)
-        accepted[name] = unique
+        if name is not None and name not in accepted:
+            accepted[name] = names.unique(REFUSED_IN_NAME.sub("_", name)[:LONGEST_NAME])
     return accepted
 
 
 def merged_system(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
     """Return ``messages`` with one system message, the first, into which system and developer messages are merged."""
-    system = [message for message in messages if message.pinned]
-    others = [message for message in messages if not message.pinned]
+    system, others = _split(messages)
     if not system:
         return others
     if len(system) == 1 and system[0].role == "system":
@@ -216,11 +206,9 @@ def _split(messages: Sequence[ChatMessage]) -> tuple[list[ChatMessage], list[Cha
     return [message for message in messages if message.pinned], [message for message in messages if not message.pinned]
 
 
-def _filled(messages: Iterable[ChatMessage]) -> list[ChatMessage]:
-    filled: list[ChatMessage] = []
-    for message in messages:
-        filled += [*_between(filled[-1] if filled else None, message), message]
-    return filled
+def _filled(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+    pairs = zip([None, *messages], messages, strict=False)
+    return [message for before, after in pairs for message in (*_between(before, after), after)]
 
 
 def _between(before: ChatMessage | None, after: ChatMessage) -> list[ChatMessage]:

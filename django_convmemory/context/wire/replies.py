@@ -6,7 +6,6 @@ Sources: the references of OpenAI's chat completions and Responses, and of Anthr
 from __future__ import annotations
 
 import functools
-import json
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, ParamSpec, TypeVar
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 from django_convmemory import content_parts
 from django_convmemory.context.wire import forms
 from django_convmemory.exceptions import InvalidMessage
-from django_convmemory.messages import ChatMessage, called, freeze, storable
+from django_convmemory.messages import ChatMessage, called, freeze, loads, storable
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +95,7 @@ def read(result: Any) -> list[Reply]:
         return [Reply(message) for message in forms.chat_messages([plain])]
     raise InvalidMessage(
         f"Cannot read a reply from a {type(result).__name__}. Return a text, a message, or the reply of the openai or "
-        "anthropic client."
+        "anthropic client. A stream of theirs is for stream_answer."
     )
 
 
@@ -118,15 +117,6 @@ def _usage(reported: Any) -> Mapping[str, Any] | None:
 
 def _cut_off(reason: Any) -> str:
     return "length" if isinstance(reason, str) and reason in _LENGTH else ""
-
-
-def _message(text: str, calls: list[dict[str, Any]], refusal: str = "", extra: Mapping[str, Any] = {}) -> ChatMessage:
-    fields: dict[str, Any] = {"role": "assistant", "content": text or None, **extra}
-    if calls:
-        fields["tool_calls"] = calls
-    if refusal:
-        fields["refusal"] = refusal
-    return ChatMessage.from_openai(fields)
 
 
 class Chunks:
@@ -243,7 +233,8 @@ class Chunks:
             case "response.refusal.delta":
                 _join(self._more, {"refusal": str(delta)})
             case "response.completed" | "response.incomplete":
-                self._whole, self.ended = read(event["response"]), True
+                # A text alone would be read as a whole reply.
+                self._whole, self.ended = read(dict(event["response"])), True
             case "message_start":
                 self._usage = dict(event["message"].get("usage") or {})
                 self._own = {"model": event["message"].get("model")}
@@ -289,8 +280,10 @@ class Chunks:
             blocks = [whole for block in self._blocks for whole in self._whole_block(block)]
             own = {**self._own, "stop_reason": self._reason}
             return [Reply(forms.of_anthropic(storable({"content": blocks, **own}))[0], usage, cut_off)]
-        calls = self._calls if self.ended else []
-        return [Reply(_message(self.text, storable(calls), extra=storable(self._more)), usage, cut_off)]
+        fields = {"role": "assistant", "content": self.text or None, **storable(self._more)}
+        if self._calls and self.ended:
+            fields["tool_calls"] = storable(self._calls)
+        return [Reply(ChatMessage.from_openai(fields), usage, cut_off)]
 
     def _whole_block(self, block: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         """Return one of Anthropic's blocks, or nothing if the message was cut off before its end."""
@@ -313,20 +306,13 @@ def _begins_call(call: Mapping[str, Any], delta: Mapping[str, Any]) -> bool:
     """
     (name, arguments), (_, before) = called(delta), called(call)
     ids = {each["id"] for each in (call, delta) if each.get("id")}
-    return bool(name) and (len(ids) > 1 or bool(arguments and _json(before) is not None))
+    return bool(name) and (len(ids) > 1 or bool(arguments and loads(before) is not None))
 
 
 def _object(text: str) -> Any:
     """Return the input of a call. A model's JSON may be wrong."""
-    value = _json(text)
+    value = loads(text)
     return {"_raw": text} if value is None else value
-
-
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
 
 
 def _join(fields: dict[str, Any], delta: Mapping[str, Any]) -> None:

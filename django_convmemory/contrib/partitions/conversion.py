@@ -45,7 +45,7 @@ from django_convmemory.store import database as store_database, transactions
 _LEAST_VERSION = 140_000
 # PostgreSQL: what a step changes is not there, or what it creates is there already.
 _OVERTAKEN = frozenset({"42P01", "42P07", "42710", "42723", "23505"})
-_WAY_BACK = "docs/howto/partitions.md says how the partitions become one table again."
+_WAY_BACK = "docs/guides/partitions.md says how the partitions become one table again."
 # The key of the advisory lock, chosen at random.
 _LOCK = 7_412_093_655_120_871
 # In seconds: how long a portion should take, how often the copy looks whether the advisory lock is free, and after how
@@ -301,6 +301,7 @@ def copy(table: Table, waiting: Callable[[], None]) -> Iterator[tuple[int, int]]
             if time.monotonic() - waiting_since > _LONG_WAIT:
                 waiting()
                 waiting_since = time.monotonic()
+            # Changes go on. To wait for the lock itself would hold up those that come next.
             time.sleep(_LOOK_AGAIN)
             continue
         yield progress

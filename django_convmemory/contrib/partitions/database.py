@@ -88,4 +88,5 @@ class PatientDatabase:
                 if transactions.sqlstate(error) not in _GIVE_WAY:
                     raise
             waiting()
+            # Random, so that it does not meet the same statement again and again.
             time.sleep(random.uniform(_SHORTEST_PAUSE, _LONGEST_PAUSE))  # noqa: S311

@@ -21,8 +21,8 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from django_convmemory.chat_models.base import ChatModel, ChatResponse
 from django_convmemory.chat_models.openai import OpenAIChatModel
 from django_convmemory.conf import from_settings
+from django_convmemory.contrib.monitoring import figures
 from django_convmemory.messages import ChatMessage
-from django_convmemory.monitoring import figures
 from django_convmemory.observers import ModelCall, Observer, Run, Search
 from django_convmemory.rules.options import check_type
 from django_convmemory.store import transactions

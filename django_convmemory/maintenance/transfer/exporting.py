@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import itertools
 import operator
 import tempfile
 from collections import Counter
 from collections.abc import Generator, Iterator
 from contextlib import closing
-from typing import Any, NamedTuple
+from typing import Any
 
 from django.contrib.auth import get_user_model
+from django.db.models import F
 
 from django_convmemory import clock, models
 from django_convmemory.maintenance.paging import paged
@@ -26,56 +25,38 @@ _IN_MEMORY = 256 * 1024
 _CHUNK = 64 * 1024
 
 
-class Head(NamedTuple):
-    """What a record says about a session, besides its messages."""
-
-    session_id: int
-    key: str
-    owner: Any
-    visitor: str
-    title: str
-    metadata: Any
-    archived_at: dt.datetime | None
-    starred_at: dt.datetime | None
-
-
-def _heads(sessions: models.SessionQuerySet) -> Iterator[Head]:
-    """Yield the heads of ``sessions``, in the order of their ids."""
-    owner = f"owner__{get_user_model().USERNAME_FIELD}"
-    columns = ("pk", "key", owner, "visitor", "title", "metadata", "archived_at", "starred_at")
-    rows = sessions.order_by("pk").values_list(*columns)
-    yield from itertools.starmap(Head, paged(rows, "pk", operator.itemgetter(0), size=_BATCH))
-
-
 def records(sessions: models.SessionQuerySet, exported: Counter[str] | None = None) -> Iterator[str]:
     """Yield the records of ``sessions`` in pieces, in the order of their ids.
 
     ``exported`` counts the sessions and the messages that were yielded.
     """
-    for head in _heads(sessions):
-        messages = yield from _pieces(head, sessions.db)
+    rows = sessions.order_by("pk").annotate(login=F(f"owner__{get_user_model().USERNAME_FIELD}"))
+    names = ("pk", "key", "login", "visitor", "title", "metadata", "archived_at", "starred_at")
+    for row in paged(rows.values_list(*names, named=True), "pk", operator.attrgetter("pk"), size=_BATCH):
+        messages = yield from _pieces(row, sessions.db)
         if messages and exported is not None:
             exported.update(sessions=1, messages=messages)
 
 
-def _pieces(head: Head, using: str) -> Generator[str, None, int]:
-    """Yield the session's record, a line in pieces. Return the number of its messages.
+def _pieces(row: Any, using: str) -> Generator[str, None, int]:
+    """Yield a session's record, a line in pieces. Return the number of its messages.
 
-    A session without messages has no record. Messages are read in batches, and held in memory up to a limit.
+    ``row`` is that of the session. A session without messages has no record. Messages are read in batches, and held in
+    memory up to a limit.
     """
     while True:
         with closing(_Transcript()) as transcript:
-            if not _transcribe(head.session_id, using, transcript):
+            if not _transcribe(row.pk, using, transcript):
                 continue
             if transcript.counts["messages"]:
                 fields = _given(
-                    key=head.key,
-                    owner=None if head.owner is None else str(head.owner),
-                    visitor=head.visitor or None,
-                    title=head.title or None,
-                    metadata=head.metadata or None,
-                    archived_at=head.archived_at and clock.aware(head.archived_at, using).isoformat(),
-                    starred_at=head.starred_at and clock.aware(head.starred_at, using).isoformat(),
+                    key=row.key,
+                    owner=None if row.login is None else str(row.login),
+                    visitor=row.visitor or None,
+                    title=row.title or None,
+                    metadata=row.metadata or None,
+                    archived_at=row.archived_at and clock.aware(row.archived_at, using).isoformat(),
+                    starred_at=row.starred_at and clock.aware(row.starred_at, using).isoformat(),
                     created_at=transcript.created_at,
                 )
                 yield _json(fields)[:-1]

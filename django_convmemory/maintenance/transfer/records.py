@@ -22,7 +22,7 @@ A record is an object like this::
   :class:`~django_convmemory.models.UsedKey`. A retry is recognized on a site with the same ``SECRET_KEY``, and refused
   on others.
 
-A file holds one record a line, or a list of records.
+A file holds one record a line.
 
 A record has no summaries and no usage that a provider reported. A redacted message is empty, and its note says
 ``redacted``.
@@ -32,7 +32,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-import itertools
 import json
 import re
 import uuid
@@ -49,19 +48,17 @@ FIELDS = (
 )
 NOTE_FIELDS = ("kind", "metadata", "created_at", "redacted", "format", "item", "reply_to", "cut_off")
 
-# The longest line or item that is read without being asked to, in MB, and the characters of one.
+# The longest line that is read without being asked to, in MB, and the characters of one.
 MAX_LINE = 64
 MB = 1_000_000
 
 CUT_OFF = (None, "", "length", "stopped", "lost")
 
 _MAX_TITLE = 255
-# The least number of characters that are read from a list at once.
-_CHUNK = 64 * 1024
 
 
 class BadRecord(ConvMemoryError, ValueError):
-    """A record that cannot be imported. The text begins with its place in the file: ``line 3`` or ``item 3``."""
+    """A record that cannot be imported. The text begins with its place in the file: ``line 3``."""
 
     def __init__(self, place: str, problem: str) -> None:
         super().__init__(f"{place}: {problem}")
@@ -111,134 +108,41 @@ class Record:
 
 
 def read(file: TextIO, longest: int = MAX_LINE * MB) -> Iterator[Record]:
-    """Yield the records of a file. They are JSON, one a line or all in a list.
+    """Yield the records of a file. They are JSON, one a line.
 
     A record of more than ``longest`` characters is refused before the rest of it is read.
 
     The file is opened as UTF-8 with ``errors="surrogateescape"``, so that an error can name the place of other bytes.
     Raises :class:`BadRecord`.
     """
-    for place, value in _values(file, longest):
-        try:
-            record = parse(place, value)
-        except ValueError as error:
-            raise BadRecord(place, str(error)) from None
-        yield record
-
-
-def _values(file: TextIO, longest: int) -> Iterator[tuple[str, Any]]:
-    """Yield the JSON values of a file, each with its place."""
-    first_line, character = 1, file.read(1)
-    while character and character.isspace():
-        first_line += character == "\n"
-        character = file.read(1)
-    if character == "[":
-        yield from _items(file, longest)
-        return
-    lines = itertools.chain([character + file.readline(longest)], iter(lambda: file.readline(longest + 1), ""))
-    for number, line in enumerate(lines, first_line):
+    for number, line in enumerate(iter(lambda: file.readline(longest + 1), ""), 1):
         if line.strip():
             place = f"line {number}"
-            if len(line) > longest and not line.endswith("\n"):
-                raise _too_long(place, longest)
-            if line.startswith("SQLite format 3\0"):
-                raise BadRecord(place, "this is a SQLite database, not JSON. docs/moving.md has a script for it.")
-            _check_encoding(place, line)
             try:
-                value = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise _invalid(place, error) from None
-            yield place, value
+                record = parse(place, _value(line, longest))
+            except ValueError as error:
+                raise BadRecord(place, str(error)) from None
+            yield record
 
 
-def _items(file: TextIO, longest: int) -> Iterator[tuple[str, Any]]:
-    """Yield the items of a list, after its opening bracket."""
-    buffer = _Buffer(file, longest)
-    for number in itertools.count(1):
-        place = f"item {number}"
-        if number == 1 and buffer.take("]"):
-            break
-        yield place, buffer.value(place)
-        if buffer.take("]"):
-            break
-        if not buffer.take(","):
-            raise BadRecord(place, "neither a comma nor the end of the list follows this item. Is the file cut off?")
-    if buffer.next():
-        raise BadRecord(place, "there is text after the end of the list. Put each list in a separate file.")
-
-
-class _Buffer:
-    """The text of a list that was read but not used yet. It grows to little more than the longest item."""
-
-    def __init__(self, file: TextIO, longest: int) -> None:
-        self._file, self._longest = file, longest
-        self._text, self._at = "", 0
-        self._decoder = json.JSONDecoder()
-
-    def next(self) -> str:
-        """Return the next character that is not white space, or "" at the end."""
-        while True:
-            while self._at < len(self._text) and self._text[self._at] in " \t\r\n":
-                self._at += 1
-            if self._at < len(self._text) or not self._read():
-                return self._text[self._at : self._at + 1]
-
-    def take(self, character: str) -> bool:
-        """If the next character is ``character``, use it and return True."""
-        is_next = self.next() == character
-        self._at += is_next
-        return is_next
-
-    def value(self, place: str) -> Any:
-        """Use and return the next value."""
-        self.next()
-        while True:
-            try:
-                value, end = self._decoder.raw_decode(self._text, self._at)
-            except json.JSONDecodeError as error:
-                # If the error is near the end, the value may continue in text that was not read yet. The error of a
-                # string without an end is where the string begins.
-                may_continue = error.pos >= len(self._text) - 16 or self._text[error.pos] == '"'
-                if may_continue and len(self._text) - self._at > self._longest:
-                    raise _too_long(place, self._longest) from None
-                if not (may_continue and self._read()):
-                    raise _invalid(place, error, self._at) from None
-            except (ValueError, RecursionError) as error:
-                raise _invalid(place, error) from None
-            else:
-                _check_encoding(place, self._text[self._at : end])
-                self._at = end
-                return value
-
-    def _read(self) -> bool:
-        # The text doubles, so that a long item is parsed few times.
-        more = self._file.read(max(_CHUNK, len(self._text) - self._at))
-        self._text, self._at = self._text[self._at :] + more, 0
-        return bool(more)
-
-
-def _too_long(place: str, longest: int) -> BadRecord:
-    problem = (
-        f"this is longer than {longest // MB} MB, and reading it takes up to four times as much memory. If there is "
-        "enough, give a greater --max-line-size. Otherwise make two records of it, with different keys."
-    )
-    return BadRecord(place, problem)
-
-
-def _check_encoding(place: str, text: str) -> None:
+def _value(line: str, longest: int) -> Any:
+    """Return the JSON value of a line. Raises ValueError."""
+    if len(line) > longest and not line.endswith("\n"):
+        raise ValueError(
+            f"this is longer than {longest // MB} MB, and reading it takes up to four times as much memory. If there "
+            "is enough, give a greater --max-line-size. Otherwise make two records of it, with different keys."
+        )
+    if line.startswith("SQLite format 3\0"):
+        raise ValueError("this is a SQLite database, not JSON: docs/guides/moving.md has a script.")
     try:
-        text.isascii() or text.encode()
+        line.isascii() or line.encode()
+        return json.loads(line)
     except UnicodeEncodeError:
-        raise BadRecord(place, "this is not UTF-8. Convert the file, with iconv for example.") from None
-
-
-def _invalid(place: str, error: Exception, start: int = 0) -> BadRecord:
-    if isinstance(error, RecursionError):
-        return BadRecord(place, "this is nested too deeply. Flatten it.")
-    reason = str(error)
-    if isinstance(error, json.JSONDecodeError):
-        reason = f"{error.msg}, at its character {error.pos - start + 1}"
-    return BadRecord(place, f"this is not JSON ({reason}). Write one record a line, or one list of records.")
+        raise ValueError("this is not UTF-8. Convert the file, with iconv for example.") from None
+    except RecursionError:
+        raise ValueError("this is nested too deeply. Flatten it.") from None
+    except ValueError as error:
+        raise ValueError(f"this is not JSON ({error}). Write one record a line.") from None
 
 
 # A record.
@@ -247,7 +151,9 @@ def _invalid(place: str, error: Exception, start: int = 0) -> BadRecord:
 def parse(place: str, value: Any) -> Record:
     """Return ``value``, decoded JSON, as a record. Raises ValueError."""
     if not isinstance(value, dict):
-        raise ValueError(f"a record is an object with a key and messages, not {_type_name(value)}.")
+        raise ValueError(
+            f"a record is an object with a key and messages, not {_type_name(value)}. Write one record a line."
+        )
     _check_fields(value, FIELDS, "the record")
     for field in ("key", "messages"):
         if field not in value:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -20,6 +21,8 @@ _ADVICE = (
     "Restore damaged rows from a backup: messages cannot be made again. If only a summary is damaged, call rebuild() "
     "to make a new one."
 )
+# In seconds.
+_SAYS_EVERY = 10.0
 _REPAIRABLE = "Run the command with the options that it names for them."
 
 
@@ -27,8 +30,8 @@ class Command(BaseCommand):
     """``manage.py convmemory_check``: reads every row. Its memory use does not grow with the rows.
 
     The command can run while the site is busy. Without ``--recount`` and ``--reindex`` it changes nothing and holds no
-    locks, unless a session changes each time that it is checked. If the command is interrupted, it prints with which
-    ``--after`` another run continues. After a kill, another run skips what is recounted and indexed already.
+    locks, unless a session changes each time that it is checked. Every ten seconds it says on the standard error how
+    far it is, and with which ``--after`` another run continues. After a kill, another run skips what is repaired.
 
     Exits with 0 if nothing is wrong or everything was repaired, with 1 if something is wrong or the check was
     interrupted, and with 2 if the command line is invalid.
@@ -53,7 +56,8 @@ class Command(BaseCommand):
         parser.add_argument(
             "--reindex",
             action="store_true",
-            help="Index the messages that are not indexed for search, and rebuild an index that is damaged.",
+            help="Index the messages that are not indexed for search, and rebuild an index that is damaged or that "
+            "another version of this app has made.",
         )
         parser.add_argument(
             "--after",
@@ -70,7 +74,7 @@ class Command(BaseCommand):
         sessions = choices.sessions(options, using)
         counts: Counter[str] = Counter()
         repaired: Counter[str] = Counter()
-        checked, number = options["after"], 0
+        checked, number, said_at = options["after"], 0, time.monotonic()
         try:
             for session_id in sessions.ids(after=checked):
                 findings = integrity.check_session(session_id, using=using)
@@ -80,6 +84,13 @@ class Command(BaseCommand):
                 counts += self._print(findings, using, options)
                 repaired.update(done)
                 checked, number = session_id, number + 1
+                if time.monotonic() - said_at > _SAYS_EVERY and options["verbosity"]:
+                    said_at = time.monotonic()
+                    left = models.Session.objects.using(using).filter(pk__gt=checked).count()
+                    self.stderr.write(
+                        f"Checked {counted(number, 'session')}, {left} {'is' if left == 1 else 'are'} left. "
+                        f"To continue from here: --after {checked}."
+                    )
             counts += self._print(list(integrity.orphans(using)), using, options)
         except KeyboardInterrupt:
             raise CommandError(
@@ -90,6 +101,8 @@ class Command(BaseCommand):
             results = [f"Checked {counted(number, 'session')}."]
             results += [f"{counted(count, 'session')} {verb}." for verb, count in repaired.items()]
             self.stdout.write(" ".join(results if counts else [*results, "Nothing is wrong."]))
+            if failing := sessions.in_state(models.SessionState.FAILING).count():
+                self.stdout.write(f"{counted(failing, 'failing session')}: the overview in the admin says why.")
         if counts:
             kinds = ", ".join(f"{code} ({count})" for code, count in sorted(counts.items()))
             advice = _ADVICE if self._lasting else _REPAIRABLE

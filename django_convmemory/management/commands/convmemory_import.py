@@ -9,7 +9,7 @@ import pathlib
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
@@ -21,13 +21,21 @@ from django_convmemory.management.output import counted, interruptible, printabl
 
 
 @dataclasses.dataclass(slots=True)
-class _Counts:
-    """What was done with the records so far. ``messages`` are those of the imported sessions."""
+class _Import:
+    """Stores records, and counts what was done with them. ``messages`` are those of the imported sessions."""
 
+    importer: Importer
     imported: int = 0
     messages: int = 0
     existing: int = 0
     empty: int = 0
+
+    def take(self, record: Record) -> None:
+        stored = self.importer.add(record)
+        self.messages += stored
+        self.imported += stored > 0
+        self.existing += not stored and bool(record.messages)
+        self.empty += not record.messages
 
     def __str__(self) -> str:
         imported = f"{counted(self.imported, 'session')} imported with {counted(self.messages, 'message')}"
@@ -45,6 +53,40 @@ class _Counts:
         )
 
 
+@dataclasses.dataclass(slots=True)
+class _DryRun:
+    """Checks records, and counts what folding them would take."""
+
+    importer: Importer
+    sessions: int = 0
+    existing: int = 0
+    calls: int = 0
+    tokens: int = 0
+    names: set[tuple[str | None, str | None, str]] = dataclasses.field(default_factory=set)
+    before_error: ClassVar[str] = "Nothing was imported."
+
+    def take(self, record: Record) -> None:
+        expected = self.importer.expect(record)
+        self.sessions += 1
+        self.existing += expected.there
+        self.calls += expected.calls
+        self.tokens += expected.tokens
+        name = (record.owner, record.visitor, record.key)
+        if name in self.names:
+            raise BadRecord(record.place, SAME_NAME)
+        if record.messages:
+            self.names.add(name)
+
+    def __str__(self) -> str:
+        folding = "None of the new ones has to be folded"
+        if self.calls:
+            calls = f"{counted(self.calls, 'model call')} over {counted(self.tokens, 'token')}"
+            folding = f"Folding the new ones takes about {calls}. It begins with the next sweep after the import"
+        return (
+            f"{counted(self.sessions, 'session')} to import, {self.existing} of them already in the database. {folding}"
+        )
+
+
 class Command(BaseCommand):
     """``manage.py convmemory_import FILE…``: imports each session as a whole or not at all.
 
@@ -56,9 +98,9 @@ class Command(BaseCommand):
     """
 
     help = (
-        'Import sessions from JSON files. A file holds one {"key": …, "messages": […]} on each line, or a list of '
-        "them. docs/moving.md describes all fields. Sessions that already have messages are left alone, so a second "
-        "run continues where the first one stopped."
+        'Import sessions from JSON files. A file holds one {"key": …, "messages": […]} on each line. '
+        "docs/guides/moving.md describes all fields. Sessions that already have messages are left alone, so a "
+        "second run continues where the first one stopped."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -74,7 +116,9 @@ class Command(BaseCommand):
             "--no-compact", action="store_true", help="Do not fold the imported sessions before their next message."
         )
         parser.add_argument(
-            "--dry-run", action="store_true", help="Read the files and print what is in them, but store nothing."
+            "--dry-run",
+            action="store_true",
+            help="Read the files and print how many model calls the summaries would take, but store nothing.",
         )
         parser.add_argument(
             "--max-line-size",
@@ -86,74 +130,27 @@ class Command(BaseCommand):
         choices.add_database(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Print what the import will take, and import."""
-        self.longest = choices.whole_number(options, "max_line_size", 1) * MB
-        files, verbose = options["files"], options["verbosity"] > 0
+        """Import the files, or print what the import would take."""
+        longest = choices.whole_number(options, "max_line_size", 1) * MB
         memory = choices.memory(options["alias"])
-        for name in files:
+        for name in options["files"]:
             if name != "-" and (pathlib.Path(name).is_dir() or not os.access(name, os.R_OK)):
                 raise CommandError(f"{name} is not a file, or cannot be read. Correct the name.", returncode=2)
-        using = choices.database(options)
-        importer = Importer(memory, using, compact=not options["no_compact"])
+        importer = Importer(memory, choices.database(options), compact=not options["no_compact"])
+        work = _DryRun(importer) if options["dry_run"] else _Import(importer)
         with interruptible():
-            if options["dry_run"]:
-                self._announce(files, importer, strict=True)
-                return
-            if verbose and not options["no_compact"] and memory.summarizes and all(map(os.path.isfile, files)):
-                self._announce(files, importer)
-            counts = _Counts()
-            for name in files:
-                self._import(name, importer, counts)
-        if verbose:
-            self.stdout.write(f"{counts}.")
-
-    def _announce(self, files: list[str], importer: Importer, *, strict: bool = False) -> None:
-        """Print what folding the sessions will take.
-
-        With ``strict``, a record that cannot be imported raises CommandError. Without it, the counting ends there: the
-        import will raise the error.
-        """
-        total = existing = calls = tokens = 0
-        names: set[tuple[str | None, str | None, str]] = set()
-        for file_name in files:
-            try:
-                with _records(file_name, self.longest) as records:
-                    for record in records:
-                        expected = importer.expect(record)
-                        total, existing = total + 1, existing + expected.there
-                        calls, tokens = calls + expected.calls, tokens + expected.tokens
-                        name = (record.owner, record.visitor, record.key)
-                        if strict and name in names:
-                            raise BadRecord(record.place, SAME_NAME)
-                        names.update([name] if strict and record.messages else ())
-            except (BadRecord, OSError) as error:
-                if strict:
-                    raise CommandError(f"{_place(file_name)}, {_message(error)}") from error
-                return
-        folding = (
-            f"Folding the new ones takes about {counted(calls, 'model call')} over {counted(tokens, 'token')}. "
-            "It begins with the next sweep after the import."
-            if calls
-            else "None of the new ones has to be folded."
-        )
-        self.stdout.write(
-            f"{counted(total, 'session')} to import, {existing} of them already in the database. {folding}"
-        )
-
-    def _import(self, name: str, importer: Importer, counts: _Counts) -> None:
-        place = _place(name)
-        try:
-            with _records(name, self.longest) as records:
-                for record in records:
-                    stored = importer.add(record)
-                    counts.messages += stored
-                    counts.imported += stored > 0
-                    counts.existing += not stored and bool(record.messages)
-                    counts.empty += not record.messages
-        except BadRecord as error:
-            raise CommandError(f"{place}, {_message(error)} {counts.before_error}") from error
-        except OSError as error:
-            raise CommandError(f"{place} cannot be read: {error}. {counts.before_error}") from error
+            for name in options["files"]:
+                place = "standard input" if name == "-" else name
+                try:
+                    with _records(name, longest) as records:
+                        for record in records:
+                            work.take(record)
+                except BadRecord as error:
+                    raise CommandError(f"{place}, {_message(error)} {work.before_error}") from error
+                except OSError as error:
+                    raise CommandError(f"{place} cannot be read: {error}. {work.before_error}") from error
+        if options["verbosity"] > 0:
+            self.stdout.write(f"{work}.")
 
 
 _LONGEST_ERROR = 1000  # characters
@@ -163,10 +160,6 @@ def _message(error: Exception) -> str:
     """Return the error's message, printable and cut, because a part of it may come from the file."""
     message = printable(str(error))
     return message if len(message) <= _LONGEST_ERROR else f"{message[:_LONGEST_ERROR]}…"
-
-
-def _place(name: str) -> str:
-    return "standard input" if name == "-" else name
 
 
 @contextmanager

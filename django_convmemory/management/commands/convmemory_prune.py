@@ -19,7 +19,8 @@ from django_convmemory.management.deletion import Totals
 from django_convmemory.management.output import counted, interruptible
 from django_convmemory.store import transactions
 
-_LARGEST_BATCH = 10_000
+# The number of rows in one transaction.
+_BATCH = 500
 _SECONDS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 # Some databases have no earlier dates.
 _LONGEST_DAYS = 36500
@@ -60,20 +61,13 @@ class Command(BaseCommand):
         )
         choices.add_aliases(parser)
         parser.add_argument("--dry-run", action="store_true", help="Only print what would be deleted.")
-        parser.add_argument(
-            "--batch",
-            type=int,
-            default=500,
-            metavar="N",
-            help="The number of rows in one transaction (default: %(default)s).",
-        )
         choices.add_database(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Delete what is too old."""
         using = choices.database(options)
-        aliases, batch = choices.aliases(options, using), choices.whole_number(options, "batch", 1, _LARGEST_BATCH)
-        prune = {"inactive_for": self._sessions, "attempts_older_than": _attempts, "versions_older_than": _versions}
+        aliases, dry_run = choices.aliases(options, using), options["dry_run"]
+        prune = {"inactive_for": _sessions, "attempts_older_than": _attempts, "versions_older_than": _versions}
         ages = {
             name: _seconds(options[name], f"--{name.replace('_', '-')}") for name in prune if options[name] is not None
         }
@@ -83,22 +77,11 @@ class Command(BaseCommand):
                 returncode=2,
             )
         with interruptible():
-            results = [prune[name](age, using, aliases, options) for name, age in ages.items()]
-            if not options["dry_run"]:
-                _forget_keys(using, aliases, batch)
+            results = [prune[name](age, using, aliases, dry_run) for name, age in ages.items()]
+            if not dry_run:
+                _forget_keys(using, aliases)
         if options["verbosity"] > 0:
-            self.stdout.write(f"{', '.join(results)} {'would be deleted' if options['dry_run'] else 'deleted'}.")
-
-    def _sessions(self, seconds: int, using: str, aliases: list[str], options: dict[str, Any]) -> str:
-        sessions = models.Session.objects.using(using).filter(alias__in=aliases)
-        inactive = _older(sessions, "updated_at", seconds)
-        if options["dry_run"]:
-            return str(deletion.totals(inactive))
-        deleted = Totals(0, 0)
-        for ids in _id_ranges(inactive, options["batch"]):
-            # This deletes the sessions that are still inactive under the lock.
-            deleted += deletion.delete(inactive.filter(pk__range=ids))
-        return str(deleted)
+            self.stdout.write(f"{', '.join(results)} {'would be deleted' if dry_run else 'deleted'}.")
 
 
 def _seconds(text: str, option: str) -> int:
@@ -129,41 +112,53 @@ def _ago(seconds: float, rows: QuerySet[Any]) -> dt.datetime | None:
     return next(iter(rows.order_by().values_list(Clock(-seconds), flat=True)[:1]), None)
 
 
-def _id_ranges(rows: models.SessionQuerySet | QuerySet[models.Attempt], batch: int) -> Iterator[tuple[int, int]]:
-    """Yield the first and the last id of each ``batch`` of rows.
+def _id_ranges(rows: models.SessionQuerySet | QuerySet[models.Attempt]) -> Iterator[tuple[int, int]]:
+    """Yield the first and the last id of each batch of rows.
 
     The ids ascend, so each row is read once, although no index has the column by which old rows are selected.
     """
     last = 0
-    while ids := list(rows.filter(pk__gt=last).order_by("pk").values_list("pk", flat=True)[:batch]):
+    while ids := list(rows.filter(pk__gt=last).order_by("pk").values_list("pk", flat=True)[:_BATCH]):
         yield ids[0], ids[-1]
         last = ids[-1]
 
 
-def _attempts(seconds: int, using: str, aliases: list[str], options: dict[str, Any]) -> str:
+def _sessions(seconds: int, using: str, aliases: list[str], dry_run: bool) -> str:
+    sessions = models.Session.objects.using(using).filter(alias__in=aliases)
+    inactive = _older(sessions, "updated_at", seconds)
+    if dry_run:
+        return str(deletion.totals(inactive))
+    deleted = Totals(0, 0)
+    for ids in _id_ranges(inactive):
+        # This deletes the sessions that are still inactive under the lock.
+        deleted += deletion.delete(inactive.filter(pk__range=ids))
+    return str(deleted)
+
+
+def _attempts(seconds: int, using: str, aliases: list[str], dry_run: bool) -> str:
     attempts = models.Attempt.objects.using(using).filter(alias__in=aliases)
     old = _older(attempts, "started_at", seconds)
-    if options["dry_run"]:
+    if dry_run:
         return counted(old.count(), "attempt")
-    id_ranges = _id_ranges(old, options["batch"])
+    id_ranges = _id_ranges(old)
     deleted = sum(transactions.run(using, old.filter(pk__range=id_range).delete)[0] for id_range in id_ranges)
     return counted(deleted, "attempt")
 
 
-def _forget_keys(using: str, aliases: list[str], batch: int) -> None:
+def _forget_keys(using: str, aliases: list[str]) -> None:
     """Delete the idempotency keys that count as unused already. So they are no result of the command."""
     forgotten = models.UsedKey.objects.using(using).filter(session__alias__in=aliases).forgotten()
-    while session_ids := list(forgotten.values_list("session_id", flat=True).distinct()[:batch]):
+    while session_ids := list(forgotten.values_list("session_id", flat=True).distinct()[:_BATCH]):
         transactions.run(using, models.UsedKey.objects.using(using).filter(session__in=session_ids).forgotten().delete)
 
 
-def _versions(seconds: int, using: str, aliases: list[str], options: dict[str, Any]) -> str:
+def _versions(seconds: int, using: str, aliases: list[str], dry_run: bool) -> str:
     versions = models.Summary.objects.using(using).filter(session__alias__in=aliases)
-    before, batch, deleted = _ago(seconds, versions), options["batch"], 0
+    before, deleted = _ago(seconds, versions), 0
     if before is None:
         return counted(0, "version")
     sessions = models.Session.objects.using(using).filter(alias__in=aliases, last_version__gt=0)
-    for first, last in _id_ranges(sessions, batch):
+    for first, last in _id_ranges(sessions):
         in_range = versions.filter(session_id__gte=first, session_id__lte=last).order_by("session_id", "version")
         rows = in_range.values_list("session_id", "session__current_version", *_VERSION_COLUMNS)
         # All rows are read before some of them are deleted.
@@ -175,7 +170,7 @@ def _versions(seconds: int, using: str, aliases: list[str], options: dict[str, A
         }
         for session_id, number in numbers.items():
             if number:
-                deleted += number if options["dry_run"] else _delete_versions(session_id, using, before, batch)
+                deleted += number if dry_run else _delete_versions(session_id, using, before)
     return counted(deleted, "version")
 
 
@@ -204,7 +199,7 @@ def _unneeded(
     return sorted(unneeded, reverse=True)
 
 
-def _delete_versions(session_id: int, using: str, before: dt.datetime, batch: int) -> int:
+def _delete_versions(session_id: int, using: str, before: dt.datetime) -> int:
     sessions = models.Session.objects.using(using).filter(pk=session_id)
     versions = models.Summary.objects.using(using).filter(session_id=session_id)
 
@@ -215,7 +210,7 @@ def _delete_versions(session_id: int, using: str, before: dt.datetime, batch: in
             return 0
         rows = versions.values_list(*_VERSION_COLUMNS)
         unneeded = _unneeded(sessions.values_list("current_version", flat=True).get(), rows, before)
-        return versions.filter(version__in=unneeded[:batch]).delete()[0]
+        return versions.filter(version__in=unneeded[:_BATCH]).delete()[0]
 
     deleted = 0
     while count := transactions.run(using, delete_batch):

@@ -6,36 +6,23 @@ A project without a broker needs only this command. With a broker, it finds the 
 from __future__ import annotations
 
 import contextlib
-import copy
-import dataclasses
-import functools
-import logging
 import signal
 import threading
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import Error, reset_queries
 
-from django_convmemory import tasks
-from django_convmemory.exceptions import BrokerUnavailable
-from django_convmemory.fold.run import Outcome, Result
 from django_convmemory.management import choices
 from django_convmemory.memory import memories
 from django_convmemory.operations.handles import ConversationMemory
-from django_convmemory.scheduling import NullScheduler
-from django_convmemory.store import transactions
-
-logger = logging.getLogger(__name__)
+from django_convmemory.sweeping import Sweeper, folding_here
 
 _STOPPING = (signal.SIGTERM, signal.SIGINT)
 # Seconds. A waiting command checks this often whether a signal stopped it.
 _POLL_SECONDS = 0.2
-# Seconds. A run that takes longer ends after its chunk, so that the command can stop there. The next run continues.
-_RUN_SECONDS = 1.0
 
 
 class Command(BaseCommand):
@@ -86,12 +73,13 @@ class Command(BaseCommand):
             raise CommandError(f"--interval is {options['interval']}. Give seconds above 0.", returncode=2)
         swept = self._memories(options["alias"], inline=options["inline"])
         self._stopped = False
+        sweeper = Sweeper(swept, limit, stopped=lambda: self._stopped)
         previous: Counter[str] | None = None
         if options["watch"] and verbosity:
             self._print(f"Watching {', '.join(memory.alias for memory in swept)}. SIGINT or SIGTERM stops the command.")
         with self._receiving_signals():
             while True:
-                counts = self._sweep(swept, limit)
+                counts = sweeper.sweep()
                 # A watching command prints a sweep that did something. It prints a pause once, not at every sweep.
                 has_news = counts and (counts != previous or not counts.keys() <= {"paused"})
                 if verbosity > 1 or (verbosity and (not options["watch"] or has_news)):
@@ -112,7 +100,7 @@ class Command(BaseCommand):
         self.stdout.flush()
 
     def _memories(self, aliases: list[str] | None, *, inline: bool) -> list[ConversationMemory]:
-        """Return the memories to sweep. :func:`_folding_here` copies those that this command folds itself."""
+        """Return the memories to sweep. :func:`.folding_here` copies those that this command folds itself."""
         for alias in aliases or ():
             if not choices.memory(alias).needs_worker:
                 raise CommandError(
@@ -120,78 +108,10 @@ class Command(BaseCommand):
                 )
         chosen = [memories[alias] for alias in dict.fromkeys(aliases or memories)]
         return [
-            _folding_here(memory) if inline or not memory.scheduler.queues else memory
+            folding_here(memory) if inline or not memory.scheduler.queues else memory
             for memory in chosen
             if memory.needs_worker
         ]
-
-    def _sweep(self, swept: list[ConversationMemory], limit: int) -> Counter[str]:
-        counts: Counter[str] = Counter()
-        # Django does both around a request. A connection that the database closed is opened again, and the list of
-        # queries that Django keeps with DEBUG does not grow.
-        reset_queries()
-        transactions.close_old_connections()
-        # The memories take turns, so that an alias with much to do does not delay the others.
-        running = deque(self._sweep_memory(memory, limit) for memory in swept)
-        while running and not self._stopped:
-            outcomes = running.popleft()
-            try:
-                counts[next(outcomes)] += 1
-                running.append(outcomes)
-            except StopIteration:
-                pass
-            except BrokerUnavailable as error:
-                logger.error("%s", error)
-                counts["ended early"] += 1
-            except Exception:
-                # The next sweep finds the sessions that this one has left.
-                logger.exception("An error ended a sweep early.")
-                counts["ended early"] += 1
-        return counts
-
-    def _sweep_memory(self, memory: ConversationMemory, limit: int) -> Iterator[str]:
-        """Send or fold at most ``limit`` sessions, and yield the outcome of each."""
-        paused = memory.pause.paused
-        if paused:
-            yield "paused"
-        if memory.scheduler.queues:
-            for _ in tasks.send_due(memory, limit=limit):
-                yield "sent"
-            return
-        # No task is in a queue for these sessions, whatever their rows say. The time of the next attempt counts.
-        left = limit
-        while left and (session_ids := memory.sweep(limit=left, queued_for=0.0)):
-            before, unfinished = memory.pause, 0
-            for session_id in session_ids:
-                outcome = self._carry_out(functools.partial(memory.compact_id, session_id), session_id)
-                unfinished += outcome == "unfinished"
-                yield outcome
-                if outcome == "stalled" and not before.paused and memory.pause.paused:
-                    return
-            left -= len(session_ids) - unfinished
-            # The next sweep has what is unfinished, after the sessions that became due meanwhile. After a pause a sweep
-            # returns one session: if the model has answered, go on with the others.
-            if not unfinished and (not before.until_answered or memory.pause.until_answered):
-                break
-        if left and not paused:
-            for session_id in memory.sweep_rebuilds():
-                run = functools.partial(memory.carry_out, session_id, "replace_stand_ins")
-                yield self._carry_out(run, session_id)
-
-    def _carry_out(self, run: Callable[[], Result], session_id: int) -> str:
-        """Call ``run``, and return the outcome."""
-        try:
-            result = run()
-        except Error:
-            raise  # An error of the database, which would fail for the other sessions too.
-        except Exception:
-            logger.exception("Compaction of session %s failed.", session_id)
-            return "failed"
-        if result.outcome == Outcome.STALLED:
-            return "stalled"
-        if result.again and result.progressed and not self._stopped:
-            return "unfinished"
-        return "folded" if result.outcome == Outcome.PUBLISHED else "left"
 
     def _wait(self, seconds: float) -> None:
         # The pause has small steps, and the signal's handler only sets a flag: it may not use locks that this thread
@@ -218,19 +138,6 @@ class Command(BaseCommand):
         self._stopped = True
         for number in _STOPPING:
             signal.signal(number, signal.SIG_DFL)
-
-
-def _folding_here(memory: ConversationMemory) -> ConversationMemory:
-    """Return a copy of ``memory`` that uses no scheduler and whose runs are short.
-
-    A run ends between two chunks. A short run lets the command stop after its current chunk. The chat models are
-    prepared, as a worker's are.
-    """
-    tasks.prepare(memory.alias)
-    memory = copy.copy(memory)
-    memory.scheduler = NullScheduler()
-    memory.options = dataclasses.replace(memory.options, max_run_seconds=_RUN_SECONDS)
-    return memory
 
 
 def _outcome_line(counts: Counter[str]) -> str:

@@ -129,7 +129,7 @@ class Redacted:
 
 @fault(
     Heading.CHANGES,
-    "Sessions are redacted, truncated, copied and cleared again and again, and workers are suspended for short times.",
+    "Sessions are changed again and again, and workers are suspended for short times.",
 )
 def edited_all_the_time(run: Run) -> None:
     redacted = Redacted()
@@ -169,7 +169,7 @@ def edited_all_the_time(run: Run) -> None:
     _look_at_the_prompts(run, redacted)
 
 
-@fault(Heading.CHANGES, "A message is emptied after a worker has read it, and before that worker calls the model.")
+@fault(Heading.CHANGES, "A message is emptied between a worker's read and its call.")
 def redacted_after_it_was_read(run: Run) -> None:
     talk, redacted = run.talk(), Redacted()
     with run.closed(gates.AFTER_READ, talk):

@@ -96,7 +96,7 @@ def database_restarted(run: Run) -> None:
 
 @fault(
     Heading.SERVICES,
-    "Another process holds the lock of the SQLite file for up to half a second, three times.",
+    "Another process locks the SQLite file for up to half a second, three times.",
     on=SQLITE,
 )
 def database_locked(run: Run) -> None:

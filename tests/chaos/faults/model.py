@@ -46,7 +46,7 @@ model_behaves(
 model_behaves("server_error", "It answers with status 500.", Behaviour("server_error"), Behaviour("server_error"))
 model_behaves(
     "connection_reset",
-    "It closes the connection before the answer, or in the middle of it.",
+    "It closes the connection before or in the answer.",
     Behaviour("reset_before_body"),
     Behaviour("reset_mid_body"),
 )
@@ -65,7 +65,7 @@ model_behaves(
 )
 model_behaves(
     "cut_by_the_length_limit",
-    "Its answer says that it was cut at the length limit, or was not finished.",
+    "Its answer says that it was cut or not finished.",
     Behaviour("cut_off"),
     Behaviour("unfinished"),
 )

@@ -1,4 +1,4 @@
-"""The faults by name, with what ``docs/reliability.md`` says about each."""
+"""The faults by name, with what ``docs/inside/reliability.md`` says about each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SQLITE = ("sqlite",)
 
 
 class Heading(enum.StrEnum):
-    """The headings of the tables in ``docs/reliability.md``, in its order."""
+    """The headings of the lists in ``docs/inside/reliability.md``, in its order."""
 
     WORKER = "A worker"
     SERVICES = "A process that serves requests, the broker or the database"

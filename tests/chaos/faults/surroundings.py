@@ -54,7 +54,7 @@ for level in POSTGRESQL_LEVELS:
     )
 
 
-@fault(Heading.SERVICES, "The processes that serve requests have `AUTOCOMMIT` off, and commit after each request.")
+@fault(Heading.SERVICES, "Requests have `AUTOCOMMIT` off, and commit at their end.")
 def autocommit_off(run: Run) -> None:
     with run.site.other_clients(database_of_process(AUTOCOMMIT=False)):
         for talk in run.some_talks():
@@ -75,7 +75,7 @@ def autocommit_off_in_the_worker(run: Run) -> None:
 # PgBouncer passes no options on.
 @fault(
     Heading.SERVICES,
-    "Each statement is cancelled after 0.3 s, and another process holds the lock of the session for longer.",
+    "Statements are cancelled after 0.3 s, while another process holds the session's lock.",
     on=("postgresql", "pooled", "routed", "mariadb"),
 )
 def statement_timeout(run: Run) -> None:

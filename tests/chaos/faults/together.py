@@ -182,7 +182,7 @@ def _edit(run: Run, talk: Talk, rng: random.Random) -> None:
         talk.forget(position)
 
 
-@fault(Heading.TOGETHER, "Two or three faults of different parts of the site are drawn, and occur at the same time.")
+@fault(Heading.TOGETHER, "Two or three faults of different parts of the site occur together.")
 def several_at_once(run: Run) -> None:
     run.site.model.queue(*[Behaviour(latency=run.rng.uniform(0, 0.3)) for _ in range(5)])
     _cause(run, _drawn(run, run.rng.randint(2, 3)), [run.talk() for _ in range(3)])
@@ -191,7 +191,7 @@ def several_at_once(run: Run) -> None:
 
 @fault(
     Heading.TOGETHER,
-    "The model fails for 40 s, longer than some sessions try it, and another fault occurs. No time is skipped.",
+    "The model fails for 40 s, and another fault occurs. No time is skipped.",
     drawn=Drawn.LONG,
 )
 def an_outage_in_real_time(run: Run) -> None:

@@ -26,7 +26,7 @@ from tests.openai_server import Behaviour
 FAKETIME = "/usr/lib/*/faketime/libfaketimeMT.so.1"
 
 
-@fault(Heading.WORKER, "No fault: the other rows can be compared with this one.")
+@fault(Heading.WORKER, "No fault, for comparison.")
 def nothing(run: Run) -> None:
     run.some_talks()
 
@@ -43,7 +43,7 @@ def killed_at(gate: str, name: str, says: str) -> None:
         run.end_leases()
 
 
-killed_at(gates.BEFORE_CALL, "killed_before_the_call", "A worker has taken the lease and is about to call the model.")
+killed_at(gates.BEFORE_CALL, "killed_before_the_call", "A worker is about to call the model.")
 
 
 @fault(Heading.WORKER, "A worker waits for the model's answer.")
@@ -57,10 +57,10 @@ def killed_during_the_call(run: Run) -> None:
     run.end_leases()
 
 
-killed_at(gates.AFTER_ANSWER, "killed_after_the_answer", "A worker has the answer and has not begun to publish.")
+killed_at(gates.AFTER_ANSWER, "killed_after_the_answer", "A worker has the answer.")
 
 
-@fault(Heading.WORKER, "A worker has begun to publish, and waits for the lock of the session's row.")
+@fault(Heading.WORKER, "A worker that publishes waits for the lock of the row.")
 def killed_while_publishing(run: Run) -> None:
     talk = run.talk()
     with contextlib.ExitStack() as holding:
@@ -91,7 +91,7 @@ def suspended_at(run: Run, gate: str) -> tuple[Talk, int]:
     return talk, stopped
 
 
-@fault(Heading.WORKER, "A worker is suspended for a second in the middle of the transaction that publishes.")
+@fault(Heading.WORKER, "A worker is suspended for a second in that transaction.")
 def stopped_between_its_writes(run: Run) -> None:
     """For a second. Meanwhile other sessions go on, except on SQLite, which has one writer at a time."""
     _, stopped = suspended_at(run, gates.BETWEEN_WRITES)
@@ -103,7 +103,7 @@ def stopped_between_its_writes(run: Run) -> None:
 
 @fault(
     Heading.WORKER,
-    "A worker is suspended in that transaction until the database closes its connection.",
+    "The same, until the database closes its connection.",
     on=("postgresql", "mariadb"),
 )
 def cut_off_between_its_writes(run: Run) -> None:
@@ -121,7 +121,7 @@ def cut_off_between_its_writes(run: Run) -> None:
 killed_at(gates.AFTER_PUBLISH, "killed_after_publishing", "A worker has published, and its task has not ended.")
 
 
-@fault(Heading.WORKER, "All child processes are killed at once, at a random moment.")
+@fault(Heading.WORKER, "All child processes are killed at a random moment.")
 def killed_at_some_moment(run: Run) -> None:
     run.site.model.queue(*[Behaviour(latency=run.rng.uniform(0, 0.1))] * 3)
     talks = [run.talk() for _ in range(3)]
@@ -142,9 +142,7 @@ def kill_four_times(run: Run) -> None:
         run.sweep()
 
 
-@fault(
-    Heading.WORKER, "All child processes are killed four times while hundreds of messages are folded, chunk by chunk."
-)
+@fault(Heading.WORKER, "They are killed four times while hundreds of messages are folded.")
 def killed_again_and_again(run: Run) -> None:
     """While hundreds of messages are folded, chunk by chunk."""
     talk = run.talk()
@@ -155,7 +153,7 @@ def killed_again_and_again(run: Run) -> None:
     run.site.model.forget_queue()
 
 
-@fault(Heading.WORKER, "All child processes are killed four times while a message is folded in many parts.")
+@fault(Heading.WORKER, "They are killed four times while a message is folded in parts.")
 def killed_between_parts(run: Run) -> None:
     """A part that is stored is not folded again."""
     talk = run.talk()
@@ -202,9 +200,7 @@ def whole_worker_killed(run: Run) -> None:
     run.end_leases()
 
 
-@fault(
-    Heading.WORKER, "A worker with an answer is suspended. It continues after another one has folded the same messages."
-)
+@fault(Heading.WORKER, "A worker with an answer continues after another one has folded the messages.")
 def stopped_for_longer_than_its_lease(run: Run) -> None:
     """A stopped process wakes up with an answer after another process has folded the same messages."""
     woken_with_an_answer(run, run.end_leases)
@@ -224,7 +220,7 @@ def woken_with_an_answer(run: Run, end_leases: Callable[[], None] = lambda: None
         run.problems.append(f"the zombie changed {made} to {run.versions(talk)}")
 
 
-@fault(Heading.WORKER, "One of two workers is killed while the model answers, and nobody restarts it.")
+@fault(Heading.WORKER, "One of two workers is killed, and nobody restarts it.")
 def killed_and_not_restarted(run: Run) -> None:
     run.site.model.queue(*[Behaviour(latency=run.rng.uniform(0.2, 0.6))] * 3)
     [killed] = run.site.workers
@@ -239,9 +235,7 @@ def killed_and_not_restarted(run: Run) -> None:
     run.end_leases()
 
 
-@fault(
-    Heading.WORKER, "A worker runs the code of an older version, beside processes of the new one that serve requests."
-)
+@fault(Heading.WORKER, "A worker runs the code of an older version.")
 def a_worker_of_the_old_code(run: Run) -> None:
     if not run.site.old:
         raise servers.NotRun("no --old was given")
@@ -303,7 +297,7 @@ def clocks_an_hour_apart(run: Run) -> None:
         run.site.start_worker()
 
 
-@fault(Heading.WORKER, "Each worker that calls the model with a certain chunk is killed, as if its memory ran out.")
+@fault(Heading.WORKER, "Each worker that calls the model with a certain chunk is killed.")
 def out_of_memory_on_one_chunk(run: Run) -> None:
     talk = run.talk(alias="fallback")
     run.say(talk, [{"role": "user", "content": f"{talk.mark()} {HUGE}"}])

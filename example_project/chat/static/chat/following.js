@@ -2,6 +2,7 @@
 
 import { first, last, list, mark, refresh, turn } from "./messages.js";
 import { writing } from "./replies.js";
+import { grow } from "./growth.js";
 import { say } from "./notices.js";
 import { showSlider } from "./versions.js";
 
@@ -54,7 +55,8 @@ async function poll() {
 let looking = null;
 let wanted = Infinity;
 
-function look(from) {
+// Show what has changed: the messages from a position on, and the panel.
+export function look(from) {
   wanted = Math.min(wanted, from);
   looking ??= Promise.resolve().then(async () => {
     const since = wanted;
@@ -91,5 +93,6 @@ async function update() {
 
 function marked() {
   showSlider();
+  grow(panel);
   mark(Number(panel.querySelector("[data-covered]")?.dataset.covered ?? 0));
 }

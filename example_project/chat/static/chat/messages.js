@@ -47,9 +47,18 @@ export async function refresh(from) {
   const renaming = document.getElementById("title");
   if (!renaming.closest("[open]")) renaming.value = fresh.dataset.name;
   mark(covered);
-  // If nothing was added, the reader may be on the way to another part of the page.
-  if (follows && last() > before) toEnd();
+  if (last() > before) {
+    moveUp();
+    // If nothing was added, the reader may be on the way to another part of the page.
+    if (follows) toEnd();
+  }
   return true;
+}
+
+// The list of conversations begins with the one in which somebody wrote last.
+function moveUp() {
+  const conversation = document.querySelector(".list [aria-current]")?.closest("li");
+  if (conversation?.previousElementSibling) conversation.parentElement.prepend(conversation);
 }
 
 // Remove the reply to the last question from the page, and the question itself if it gets another text.
@@ -73,6 +82,7 @@ list?.addEventListener("htmx:afterSwap", () => {
     if (ids.has(item.id)) item.remove();
     ids.add(item.id);
   }
+  moveUp();
 });
 
 function replace(old, item) {

@@ -6,6 +6,7 @@ import "./searching.js";
 import { compose } from "./composer.js";
 import { follow } from "./following.js";
 import { list, toEnd } from "./messages.js";
+import { play } from "./playing.js";
 import { answer } from "./replies.js";
 
 // On a telephone the list of conversations stands above the conversation, and is closed.
@@ -18,5 +19,7 @@ if (list) {
   // To a message that the address names, the browser scrolls by itself.
   if (!("older" in list.dataset) && !document.getElementById(location.hash.slice(1))) toEnd();
   follow();
-  if ("unanswered" in list.dataset) answer();
+  const player = document.getElementById("player");
+  if (player) play(player);
+  else if ("unanswered" in list.dataset) answer();
 }

@@ -15,6 +15,11 @@ document.addEventListener("click", (event) => {
   }
 });
 
+// On a telephone, what is found stands above the messages, far from the newest one.
+document.getElementById("found")?.addEventListener("htmx:afterSwap", (event) => {
+  event.currentTarget.querySelector(".count")?.scrollIntoView({ block: "nearest" });
+});
+
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && event.target.closest(".bar .find, #found")) closeSearch();
 });

@@ -1,0 +1,171 @@
+"""The scheduler that folds in a thread of the process."""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.core import mail
+from django.core.signals import request_started
+
+from django_convmemory import models, sweeping
+from django_convmemory.maintenance import integrity
+from django_convmemory.memory import memories
+from django_convmemory.messages import ChatMessage
+from django_convmemory.operations.handles import ConversationMemory
+from tests import processes
+from tests.openai_server import Behaviour, OpenAIServer
+from tests.projects import append_until_due, asking, scripted
+from tests.test_sweep_command import alias_settings, due, folded
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+THREAD = {"BACKEND": "django_convmemory.sweeping.ThreadScheduler"}
+
+
+def eventually(true: Callable[[], bool]) -> bool:
+    """Wait for the thread, which needs a fraction of a second, at most half a minute."""
+    ends = time.monotonic() + 30
+    while not (held := true()) and time.monotonic() < ends:
+        time.sleep(0.01)  # The other thread works meanwhile.
+    return held
+
+
+def start_shell(folder: pathlib.Path, code: str, conversations: dict[str, Any]) -> subprocess.Popen[bytes]:
+    return processes.start(folder, "django", "shell", "--verbosity", "0", "--command", code, CONVMEMORY=conversations)
+
+
+def output(folder: pathlib.Path) -> list[str]:
+    """Return the whole lines that a process has printed."""
+    return [line for line in (folder / "output").read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+
+def threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "convmemory"]
+
+
+@pytest.fixture
+def default(settings: Any) -> Iterator[ConversationMemory]:
+    """The memory ``default``, which a thread folds."""
+    settings.CONVMEMORY = {"default": alias_settings(scheduler=THREAD), "other": alias_settings()}
+    yield memories["default"]
+    sweeping._thread.stop()
+    assert threads() == []
+
+
+def test_a_session_that_becomes_due_is_folded_in_another_thread(default: ConversationMemory) -> None:
+    append_until_due(default, "a")
+
+    assert eventually(lambda: models.Summary.objects.filter(session__key="a").exists())
+    assert len(threads()) == 1
+
+
+def test_the_first_requests_find_what_a_killed_process_has_left(
+    default: ConversationMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handed_over = sweeping._thread.hand_over
+    sweeping._thread.hand_over = lambda *arguments: False  # type: ignore[method-assign]
+    try:
+        sessions = due(default, "a", "b")
+        others = due(memories["other"], "c")
+    finally:
+        sweeping._thread.hand_over = handed_over  # type: ignore[method-assign]
+    assert threads() == []
+
+    request_started.send(type(default))
+    assert threads() == []  # In a test of a site, a thread would work on the test's database.
+    monkeypatch.delattr(mail, "outbox")
+    request_started.send(type(default))
+
+    assert eventually(lambda: all(map(folded, sessions)))
+    assert not any(map(folded, others))
+
+
+def test_requests_are_carried_out(default: ConversationMemory) -> None:
+    append_until_due(default, "a")
+    assert eventually(lambda: models.Summary.objects.filter(session__key="a").count() == 1)
+
+    assert default.request_rebuild("a")
+
+    assert eventually(lambda: models.Summary.objects.filter(session__key="a").count() > 1)
+
+
+def test_a_request_is_refused_when_too_many_wait(default: ConversationMemory, monkeypatch: pytest.MonkeyPatch) -> None:
+    append_until_due(default, "a")
+    monkeypatch.setattr(sweeping, "_HANDED_OVER", 0)
+
+    assert not default.request_rebuild("a")
+    assert default.append("a", ChatMessage.human("An append does not mind.")).due
+
+
+def test_an_error_does_not_end_the_thread(
+    default: ConversationMemory, settings: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings.CONVMEMORY = {
+        "bad": alias_settings(scripted(replies=[ValueError("a fault of the backend")]), THREAD),
+        "default": alias_settings(scheduler=THREAD),
+    }
+    append_until_due(memories["bad"], "a")
+    assert eventually(lambda: "could not be folded in the background" in caplog.text)
+
+    append_until_due(memories["default"], "b")
+
+    assert eventually(lambda: models.Summary.objects.filter(session__key="b").exists())
+    assert len(threads()) == 1
+
+
+# Appends to ten sessions until it is killed.
+APPENDS = """
+import itertools
+from django_convmemory.memory import memories
+
+for number in itertools.count():
+    memories["default"].append(f"s{number % 10}", {"role": "user", "content": f"The cat sat on mat {number}. " * 20})
+    print(number % 10, flush=True)
+"""
+# What the second request of a process does: the first one makes the memories.
+REQUESTS = """
+import time
+from django.core.signals import request_started
+from django_convmemory import models
+from django_convmemory.memory import memories
+
+assert memories["default"].scheduler
+request_started.send(None)
+while models.Session.objects.due().exists():
+    time.sleep(0.1)  # The thread folds meanwhile.
+"""
+
+
+@pytest.mark.slow
+def test_processes_that_are_killed_lose_nothing(tmp_path: pathlib.Path, settings: Any, server: OpenAIServer) -> None:
+    server.default = Behaviour(text="They talked about the cat and the mat.", latency=0.3)
+    alias = alias_settings(asking(server), THREAD)
+    stored: Counter[str] = Counter()
+    for run in range(3):
+        folder = tmp_path / str(run)
+        folder.mkdir()
+        process = start_shell(folder, APPENDS, {"default": alias})
+        processes.wait_until(lambda: len(output(folder)) >= 100, "a hundred messages are stored")  # noqa: B023
+        process.kill()
+        process.wait()
+        stored.update(f"s{line.strip()}" for line in output(folder))
+
+    # A killed process holds its lease until it ends: nobody waits for that here.
+    models.Session.objects.update(lease_expires_at=None)
+    (tmp_path / "last").mkdir()
+    last = start_shell(tmp_path / "last", REQUESTS, {"default": alias})
+
+    assert last.wait(processes.PATIENCE) == 0
+    settings.CONVMEMORY = {"default": alias}
+    assert list(integrity.check(models.Session.objects.all())) == []
+    # A message whose process was killed before it said so may be there too.
+    counts = Counter(models.Message.objects.values_list("session__key", flat=True))
+    assert all(0 <= counts[key] - stored[key] <= 3 for key in stored)
+    assert models.Summary.objects.values("session").distinct().count() == 10
