@@ -110,6 +110,28 @@ def test_a_copy_that_is_cut_during_a_redaction_keeps_what_it_says_then(change: s
     assert memory.load("1").to_text() == "user: hello\nuser: of no concern"
 
 
+@beside
+def test_a_call_is_recorded_although_its_session_is_being_deleted() -> None:
+    asked, deleted = threading.Event(), threading.Event()
+
+    def answer(request: object) -> None:
+        asked.set()
+        assert deleted.wait(processes.PATIENCE)
+        raise exceptions.ContentRefused("no")
+
+    memory = build(MarkerModel(answer))
+    memory.append("0", *[ChatMessage.human("word " * 100)] * 5)
+    run = InThread(lambda: memory.compact("0"))
+    assert asked.wait(processes.PATIENCE)
+    with transaction.atomic():
+        models.Session.objects.all().delete()
+        deleted.set()
+        assert run.is_waiting()
+
+    run.result()
+    assert list(models.Attempt.objects.values_list("session", "outcome")) == [(None, "refused")]
+
+
 @pytest.mark.parametrize("change", ["truncate", "clear"])
 def test_a_copy_that_was_cut_does_not_hide_its_copies(change: str) -> None:
     memory = line_of_copies(3)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from django.db.models import Subquery
 from django.db.models.functions import Coalesce
 
 from django_convmemory import models
@@ -71,16 +72,19 @@ class Publishing(Database):
         return None
 
     def record(self, claim: Claim, attempt: AttemptRecord) -> None:
-        """Store an attempt that did not lead to a version."""
+        """Store an attempt that did not lead to a version. If its session was deleted, its cost still counts."""
         using, row = self.using, _attempt(claim, attempt)
-
-        def work() -> None:
-            # With the lock nobody deletes the session before the commit. If it was deleted, the cost still counts.
-            if not self._sessions.filter(pk=claim.session_id).lock():
-                row.session_id = None
-            compiled.insert(using, row)
-
-        transactions.run(using, work)
+        # One statement, so that a process that is stopped here holds up no append.
+        row.session_id = Subquery(self._sessions.filter(pk=claim.session_id).values("pk"))
+        stored = models.Attempt.objects.using(using).filter(
+            session=claim.session_id, first_position=row.first_position, duration_seconds=row.duration_seconds
+        )
+        transactions.settled(
+            lambda: transactions.run(
+                using, lambda: compiled.insert(using, row), savepoint=True, atomic=False, happened=stored.exists
+            ),
+            "the sessions",  # They are deleted between the look and the check of the foreign key.
+        )
 
 
 @compiled.once

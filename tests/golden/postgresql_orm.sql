@@ -781,18 +781,15 @@ WHERE ("convmemory_session"."lease_token" = (%s)
     AND "convmemory_session"."epoch" = (%s)
     AND "convmemory_session"."lease_expires_at" > (CLOCK_TIMESTAMP()));
 
--- record (1 of 2)
-UPDATE "convmemory_session"
-SET "revision" = "convmemory_session"."revision"
-WHERE "convmemory_session"."id" = %s;
-
--- record (2 of 2)
--- publish (3 of 3)
+-- record
 INSERT INTO "convmemory_attempt" ("session_id", "alias", "first_position", "last_position", "started_at",
     "due_seconds", "duration_seconds", "outcome", "error", "model", "prompt_tokens", "completion_tokens",
     "cached_tokens", "cost", "version")
-VALUES (%s, %s, %s, %s, (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'), %s, %s, %s, %s, %s, %s, %s, %s, %s,
-    %s);
+VALUES ((
+        SELECT "convmemory_session"."id" AS "pk"
+        FROM "convmemory_session"
+        WHERE "convmemory_session"."id" = %s), %s, %s, %s, (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'), %s,
+            %s, %s, %s, %s, %s, %s, %s, %s, %s);
 
 -- publish (1 of 3)
 UPDATE "convmemory_session"
@@ -814,6 +811,13 @@ INSERT INTO "convmemory_summary" ("session_id", "version", "parent_version", "fi
     "stand_in", "carried", "cut", "building", "part_end", "prompt_hash", "identifiers", "model_length",
     "invalidated_at", "created_at")
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, CLOCK_TIMESTAMP());
+
+-- publish (3 of 3)
+INSERT INTO "convmemory_attempt" ("session_id", "alias", "first_position", "last_position", "started_at",
+    "due_seconds", "duration_seconds", "outcome", "error", "model", "prompt_tokens", "completion_tokens",
+    "cached_tokens", "cost", "version")
+VALUES (%s, %s, %s, %s, (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'), %s, %s, %s, %s, %s, %s, %s, %s, %s,
+    %s);
 
 -- release (1 of 2)
 UPDATE "convmemory_session"

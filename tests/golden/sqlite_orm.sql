@@ -774,18 +774,15 @@ WHERE ("convmemory_session"."lease_token" = (%s)
     AND "convmemory_session"."lease_expires_at" > (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') ||
         '000', '.000000', '')));
 
--- record (1 of 2)
-UPDATE "convmemory_session"
-SET "revision" = "convmemory_session"."revision"
-WHERE "convmemory_session"."id" = %s;
-
--- record (2 of 2)
--- publish (3 of 3)
+-- record
 INSERT INTO "convmemory_attempt" ("session_id", "alias", "first_position", "last_position", "started_at",
     "due_seconds", "duration_seconds", "outcome", "error", "model", "prompt_tokens", "completion_tokens",
     "cached_tokens", "cost", "version")
-VALUES (%s, %s, %s, %s, REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', ''), %s,
-    %s, %s, %s, %s, %s, %s, %s, %s, %s);
+VALUES ((
+        SELECT "convmemory_session"."id" AS "pk"
+        FROM "convmemory_session"
+        WHERE "convmemory_session"."id" = %s), %s, %s, %s, REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now',
+            %s) || '000', '.000000', ''), %s, %s, %s, %s, %s, %s, %s, %s, %s, %s);
 
 -- publish (1 of 3)
 UPDATE "convmemory_session"
@@ -810,6 +807,13 @@ INSERT INTO "convmemory_summary" ("session_id", "version", "parent_version", "fi
     "invalidated_at", "created_at")
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
     REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', ''));
+
+-- publish (3 of 3)
+INSERT INTO "convmemory_attempt" ("session_id", "alias", "first_position", "last_position", "started_at",
+    "due_seconds", "duration_seconds", "outcome", "error", "model", "prompt_tokens", "completion_tokens",
+    "cached_tokens", "cost", "version")
+VALUES (%s, %s, %s, %s, REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', ''), %s,
+    %s, %s, %s, %s, %s, %s, %s, %s, %s);
 
 -- release (1 of 2)
 UPDATE "convmemory_session"
