@@ -90,7 +90,7 @@ test-chaos: $(VENV)/.servers ## Run the tests that kill, freeze and mislead serv
 	$(BIN)/python -m tests.chaos.suite --runs $(RUNS) $(FAULTS:%=--fault=%) $(if $(SEED),--seed $(SEED)) $(if $(OLD),--old $(OLD)) $(ARGS)
 
 test-frameworks: $(VENV)/.frameworks ## Run the tests of the agent frameworks (ON: a database; SDK: all, for all of the OpenAI Agents SDK's own tests)
-	$(BIN)/mypy $(wildcard $(foreach name,openai_agents pydantic_ai llama_index langchain django_tasks,django_convmemory/contrib/$(name).py)) integration_tests
+	$(BIN)/mypy $(wildcard $(foreach name,openai_agents pydantic_ai llama_index langchain django_tasks,django_convmemory/contrib/$(name).py django_convmemory/contrib/$(name)/*.py)) integration_tests
 	CONVMEMORY_SDK_TESTS=$(SDK) CONVMEMORY_TEST_DATABASES="$(or $(ON),sqlite)" $(BIN)/python -m tests.run release --ds integration_tests.settings integration_tests
 
 golden: $(VENV)/.servers ## Write the golden files of the SQL statements, tests/golden, again

@@ -19,3 +19,9 @@ def limit(settings: Any) -> None:
         "default": memory | {"OPTIONS": options},
         "large": memory | {"OPTIONS": {"max_token_limit": 100_000}},
     }
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--sequences", type=int, default=None, help="of a conversation store: how many, instead of one minute"
+    )

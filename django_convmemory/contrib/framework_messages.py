@@ -44,7 +44,7 @@ def check_view(view: str) -> None:
         raise InvalidArgument(f"view must be 'context' or 'history', not {view!r:.100}.")
 
 
-def given(session: SessionHandle, view: View, own_format: str) -> list[FrameworkMessage]:
+def given(session: SessionHandle, view: View, own_format: str, *, at: int | None = None) -> list[FrameworkMessage]:
     """Return the messages of the session for the framework whose items have the format ``own_format``.
 
     Of another framework's item, only the chat message is given. A thought in such an item is left out: only that
@@ -52,20 +52,23 @@ def given(session: SessionHandle, view: View, own_format: str) -> list[Framework
 
     ``view="history"`` gives all of them. ``"context"`` gives what fits into the budget of the memory: pinned messages,
     the summary, and whole exchanges. There, each result follows its call. A result without its call is left out. A
-    call without a result gets a notice as its result, as soon as the conversation has gone on.
+    call without a result gets a notice as its result, as soon as the conversation has gone on. With ``at`` it is the
+    context of a session that ends at this position.
     """
     check_view(view)
     if view == "history":
-        messages = [
-            FrameworkMessage(
-                exchanges.redacted(row.message) if row.redacted else row.message, row.position, row.created_at
-            )
-            for row in stored(session)
-        ]
-    else:
-        context = session.load(recall=False)
-        rows = _rows(session, [part.position for part in context.parts if part.position is not None])
-        messages = [_given(part, rows.get(part.position or 0)) for part in _in_order(context)]
+        return readable(stored(session), own_format)
+    context = session.memory.load_turn(session.session_name, at=at, recall=False)
+    rows = _rows(session, [part.position for part in context.parts if part.position is not None])
+    return list(_readable([_given(part, rows.get(part.position or 0)) for part in _in_order(context)], own_format))
+
+
+def readable(rows: Iterable[StoredMessage], own_format: str) -> list[FrameworkMessage]:
+    """Return stored messages for the framework, each as it is, as :func:`given` does."""
+    messages = (
+        FrameworkMessage(exchanges.redacted(row.message) if row.redacted else row.message, row.position, row.created_at)
+        for row in rows
+    )
     return list(_readable(messages, own_format))
 
 

@@ -1,12 +1,4 @@
-"""Message histories for the agents of pydantic-ai.
-
-::
-
-    from django_convmemory.contrib.pydantic_ai import append_messages, message_history
-
-    session = memories["default"].session("main", owner=user)
-    result = agent.run_sync("What is Rust?", message_history=message_history(session))
-    append_messages(session, result.new_messages())
+"""Messages of pydantic-ai as rows of a session, and back.
 
 A request of pydantic-ai can hold several chat messages: results of tools, and prompts. So each of them is a row. Its
 item is ``{"message": …, "row": 0}``: the request with this row's parts only, and the number of the row in the request.
@@ -48,20 +40,21 @@ _FILES = frozenset({"image-url", "audio-url", "video-url", "document-url", "bina
 _CALLS_AND_RESULTS = frozenset({"tool-call", "tool-return", "retry-prompt"})
 
 
-def message_history(session: SessionHandle, *, view: View = "context") -> list[ModelMessage]:
+def message_history(session: SessionHandle, *, view: View = "context", at: int | None = None) -> list[ModelMessage]:
     """Return the messages of ``session`` for the argument ``message_history`` of an agent.
 
     ``view="context"`` gives what fits into the budget of the memory: the system prompt, the summary as one request, and
-    the exchanges after it as they came. ``"history"`` gives every message. Raises
+    the exchanges after it as they came. With ``at`` it is the context of a session that ends at this position.
+    ``"history"`` gives every message. Raises
     :class:`~django_convmemory.exceptions.InvalidArgument` for another view.
     """
-    messages = _given(framework_messages.given(session, view, FORMAT))
+    messages = [message for message, _ in joined(framework_messages.given(session, view, FORMAT, at=at))]
     last: Json = messages[-1] if view == "context" and messages else {"kind": ""}
     if last["kind"] == "response" and last.get("state") in (None, "complete") and _of_kind(last["parts"], "tool-call"):
         # So a new prompt may follow: pydantic-ai then gives the calls a notice as their result. Without a prompt, it
         # waits for the results, as those of calls that need an approval.
         last["state"] = "interrupted"
-    return ModelMessagesTypeAdapter.validate_json(dumps(messages))
+    return validated(messages)
 
 
 async def amessage_history(session: SessionHandle, *, view: View = "context") -> list[ModelMessage]:
@@ -77,7 +70,7 @@ def append_messages(session: SessionHandle, messages: Sequence[ModelMessage]) ->
     Raises :class:`~django_convmemory.exceptions.InvalidMessage` for messages that pydantic-ai cannot write as JSON, or
     not read again, and for a message with more bytes than the option ``max_message_bytes``.
     """
-    framework_messages.store(session, [row for item in _items(messages) for row in rows(item)])
+    framework_messages.store(session, [row for item in items(messages) for row in rows(item)])
 
 
 async def aappend_messages(session: SessionHandle, messages: Sequence[ModelMessage]) -> None:
@@ -85,19 +78,25 @@ async def aappend_messages(session: SessionHandle, messages: Sequence[ModelMessa
     await sync_to_async(append_messages)(session, messages)
 
 
-def _items(messages: Sequence[ModelMessage]) -> list[dict[str, Any]]:
+def items(messages: Sequence[ModelMessage]) -> list[Json]:
+    """Return ``messages`` as JSON. Raises InvalidMessage for those that cannot be written and read again."""
     try:
-        items: list[Json] = storable(ModelMessagesTypeAdapter.dump_python(list(messages), mode="json"))
-        for part in [part for item in items for part in item["parts"]]:
+        made: list[Json] = storable(ModelMessagesTypeAdapter.dump_python(list(messages), mode="json"))
+        for part in [part for item in made for part in item["parts"]]:
             if part["part_kind"] in _CALLS_AND_RESULTS and part.get("tool_call_id") == "":
                 part["tool_call_id"] = NO_CALL_ID
         # A message that cannot be read would make the whole session useless.
-        ModelMessagesTypeAdapter.validate_json(dumps(items))
+        validated(made)
     except (ValueError, TypeError) as error:
         raise InvalidMessage(
             f"pydantic-ai cannot write these messages as JSON and read them again: {error!s:.300}"
         ) from error
-    return items
+    return made
+
+
+def validated(made: Sequence[Json]) -> list[ModelMessage]:
+    """Return the messages of pydantic-ai that stand for ``made``."""
+    return ModelMessagesTypeAdapter.validate_json(dumps(list(made)))
 
 
 # Messages of pydantic-ai as chat messages, in the form that ``ModelMessagesTypeAdapter`` writes. Source:
@@ -114,9 +113,12 @@ def rows(message: Json) -> list[ChatMessage]:
     ]
 
 
-def _given(given: Iterable[FrameworkMessage]) -> list[Json]:
-    """Return the messages for which ``given`` stand. A message that has no item is made into one."""
-    made: list[Json] = []
+def joined(given: Iterable[FrameworkMessage]) -> list[tuple[Json, int | None]]:
+    """Return the messages for which ``given`` stand, each with the position of its last row.
+
+    A message that has no item is made into one.
+    """
+    made: list[tuple[Json, int | None]] = []
     start: int | None = None  # the position of the first row of the last request
     names: dict[str, str] = {}  # of the tools that were called, by the ids of the calls
     role = ""
@@ -131,9 +133,10 @@ def _given(given: Iterable[FrameworkMessage]) -> list[Json]:
         # All results of a response are in one request.
         is_joined |= item is None and each.message.role == role == "tool"
         if is_joined:
-            made[-1]["parts"] += message["parts"]
+            made[-1][0]["parts"] += message["parts"]
+            made[-1] = (made[-1][0], each.position)
         else:
-            made.append(message)
+            made.append((message, each.position))
             start = begins
         role = each.message.role
         if message["kind"] == "response":
