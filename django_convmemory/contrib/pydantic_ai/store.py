@@ -73,9 +73,7 @@ class ConvMemoryConversationStore(ConversationStore):
         self.memory = memory
         self.using = memory.store.using
         self._scope = arguments.scope(memory.store, owner, visitor)
-        self._whose = {
-            name: whose for name, whose in (("owner", owner), ("visitor", visitor)) if whose is not NOT_GIVEN
-        }
+        self.whose = {name: whose for name, whose in (("owner", owner), ("visitor", visitor)) if whose is not NOT_GIVEN}
 
     async def read_record(self, conversation_id: str) -> ConversationRecord | None:
         """Return the record of a conversation, or None if this owner has none of this id."""
@@ -143,7 +141,7 @@ class ConvMemoryConversationStore(ConversationStore):
 
     def _handle(self, conversation_id: str) -> SessionHandle:
         try:
-            return self.memory.session(conversation_id, **self._whose)
+            return self.memory.session(conversation_id, **self.whose)
         except InvalidSession as error:
             raise UserError(str(error)) from error
 
