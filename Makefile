@@ -179,7 +179,7 @@ $(VENV)/.lowest: $(VENV)/.test lowest.txt
 # The last line installs what the frameworks' own tests need.
 $(VENV)/.frameworks: $(VENV)/.lint
 	$(INSTALL) --editable '.[openai-agents,pydantic-ai,llama-index,langchain,django-tasks]'
-	$(INSTALL) django-tasks-db aiosqlite cryptography inline-snapshot pytest-mock
+	$(INSTALL) ag-ui-protocol django-tasks-db aiosqlite cryptography inline-snapshot pytest-mock
 	@touch $@
 
 # What the frameworks need decides the versions here, also that of the openai client.
