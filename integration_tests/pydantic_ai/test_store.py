@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -44,6 +47,7 @@ from django_convmemory.rules.exchanges import REDACTED
 from django_convmemory.store.in_memory import InMemoryStore
 from integration_tests.agent_scripts import WORDS, new_key
 from integration_tests.pydantic_ai.test_history import MESSAGES
+from tests import processes
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("limit")]
 
@@ -521,3 +525,20 @@ def test_what_is_refused() -> None:
         ConvMemoryConversationStore(memories["default"], owner=None)
     with pytest.raises(InvalidArgument, match="in a database"):
         ConvMemoryConversationStore(in_process, visitor="v")
+
+
+def test_only_the_store_needs_the_app() -> None:
+    """Django imports the package before the apps are ready. Sites without the tables use the functions."""
+    code = """
+import django
+import django_convmemory.contrib.pydantic_ai as package
+django.setup()
+print(package.message_history.__name__, package.rows.__name__)
+package.ConvMemoryConversationStore
+"""
+    environment = os.environ | {"DJANGO_SETTINGS_MODULE": "tests.settings"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, cwd=processes.ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "message_history rows\n"
+    assert done.stderr.strip().endswith('Add "django_convmemory.contrib.pydantic_ai" to INSTALLED_APPS.')

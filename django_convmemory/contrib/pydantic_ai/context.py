@@ -36,9 +36,10 @@ class ConvMemoryContext(AbstractCapability[Any]):
     async def before_run(self, ctx: RunContext[Any]) -> None:
         """Read the context for the history with which the run begins."""
         record = await self.store.read_record(ctx.conversation_id) if ctx.conversation_id else None
-        if record is not None:
-            self._last, self._context = await sync_to_async(self._read)(record.conversation_id, list(ctx.messages))
-        if ctx.prompt is not None and not (record and record.deferred_tool_requests):
+        if record is None:
+            return
+        self._last, self._context = await sync_to_async(self._read)(record.conversation_id, list(ctx.messages))
+        if ctx.prompt is not None and record.deferred_tool_requests is None:
             ctx.messages[:] = repair_messages(ctx.messages)
 
     async def prepare_model_request(

@@ -126,8 +126,7 @@ class ConvMemoryConversationStore(ConversationStore):
         """Delete a conversation with all its messages. Raises ``ConversationConflict``."""
 
         def work() -> None:
-            session = self._locked(conversation_id, expected_revision)
-            self.memory.delete(session)
+            self.memory.delete(self._locked(conversation_id, expected_revision))
 
         # If it is gone, another try would be a conflict.
         await sync_to_async(self._run)(work, conversation_id, happened=lambda: not self.rows(conversation_id).exists())
@@ -153,14 +152,14 @@ class ConvMemoryConversationStore(ConversationStore):
         """Return the session of a conversation, if there is one."""
         return self._sessions().named(self._handle(conversation_id).session_name)
 
-    def _locked(self, conversation_id: str, revision: str | None) -> Session:
-        """Return the session, whose row is locked. Raises LookupError if it is not there at ``revision``."""
+    def _locked(self, conversation_id: str, *revisions: str) -> Session:
+        """Return the session, whose row is locked. Raises LookupError if it is not there, at one of ``revisions``."""
         rows = Session.objects.using(self.using).named(self._handle(conversation_id).session_name)
         if not rows.lock():
             raise LookupError(conversation_id)
         session = transactions.latest(rows).get()
-        if _revision(session) != revision:
-            raise LookupError(revision)
+        if revisions and _revision(session) not in revisions:
+            raise LookupError(revisions)
         return session
 
     def _record(self, session: Session) -> ConversationRecord:
@@ -218,9 +217,8 @@ class ConvMemoryConversationStore(ConversationStore):
                 path = self._branched(session, base)
             else:
                 path = self._created(record, base)
-            handle = self._handle(record.conversation_id)
-            session = transactions.latest(Session.objects.using(self.using).named(handle.session_name)).get()
-            self._append(handle, session, [*path, *new])
+            session = self._locked(record.conversation_id)
+            self._append(session, [*path, *new])
             session.refresh_from_db(fields=["revision"])
         Conversation(
             session=session,
@@ -235,12 +233,10 @@ class ConvMemoryConversationStore(ConversationStore):
         if base is None:
             self._handle(record.conversation_id).create()
             return []
-        source = self._handle(record.forked_from or record.conversation_id)
-        session = self._sessions().named(source.session_name).first()
-        if session is None:
-            raise LookupError(base)
-        position, left = entries.path(session, base)
-        source.fork(position, key=record.conversation_id)
+        # Locked, so that it is forked as it is read here.
+        source = self._locked(record.forked_from or record.conversation_id)
+        position, left = entries.path(source, base)
+        self.memory.fork(source, position, key=record.conversation_id)
         return left
 
     def _branched(self, session: Session, base: str | None) -> list[Item]:
@@ -257,9 +253,9 @@ class ConvMemoryConversationStore(ConversationStore):
         self.memory.truncate(session, position)
         return back
 
-    def _append(self, handle: SessionHandle, session: Session, items: list[Item]) -> None:
+    def _append(self, session: Session, items: list[Item]) -> None:
         rows = [list(messages.rows(item.message)) for item in items]
-        framework_messages.store(handle, list(itertools.chain.from_iterable(rows)))
+        framework_messages.store(self.memory.session(session), list(itertools.chain.from_iterable(rows)))
         positions = itertools.accumulate(map(len, rows), initial=session.last_position)
         Entry.objects.using(self.using).bulk_create(
             Entry(session=session, entry_id=item.id, position=position)
