@@ -148,10 +148,10 @@ def test_the_page_says_what_became_of_each_message(chat: SessionHandle, anna: Us
     answer = staff("view_session").get(url_of(chat))
     page, context = answer.context["page"], chat.load()
     dispositions = {bubble.row.position: bubble.explained.disposition for bubble in page.timeline}
-    assert list(dispositions) == list(range(9, 29))
-    dispositions |= {
-        bubble.row.position: bubble.explained.disposition for bubble in SessionPage(row_of(chat), before=9).timeline
-    }
+    assert list(dispositions) == list(range(17, 29))
+    for before in (17, 5):
+        earlier = SessionPage(row_of(chat), before=before).timeline
+        dispositions |= {bubble.row.position: bubble.explained.disposition for bubble in earlier}
     assert len(dispositions) == 28
     assert dispositions[1] == "pinned"
     assert dispositions[2] == "folded"
@@ -170,6 +170,19 @@ def test_the_page_says_what_became_of_each_message(chat: SessionHandle, anna: Us
         reverse("admin:auth_user_change", args=(anna.pk,)),
     ):
         assert expected in text, expected
+
+
+def test_the_page_tells_of_an_open_turn(chat: SessionHandle) -> None:
+    seen: list[str] = []
+    page = staff("view_session")
+
+    def ask(turn: Any) -> str:
+        seen.append(page.get(url_of(chat)).content.decode())
+        return "Soon."
+
+    chat.answer("When?", ask)
+    seen.append(page.get(url_of(chat)).content.decode())
+    assert ["A reply is on its way." in text for text in seen] == [True, False]
 
 
 def test_the_page_shows_what_is_said_in_any_form(anna: User) -> None:
@@ -299,9 +312,9 @@ def test_pages_of_a_long_conversation(anna: User, client: Client) -> None:
         page = client.get(url_of(long) + query).context["page"]
         return [page.timeline[0].row.position, page.timeline[-1].row.position, page.earlier, page.later]
 
-    assert positions("") == [111, 130, 111, None]
-    assert positions("?before=81") == [61, 80, 61, 101]
-    assert positions("?before=21") == [1, 20, None, 41]
+    assert positions("") == [119, 130, 119, None]
+    assert positions("?before=81") == [69, 80, 69, 93]
+    assert positions("?before=13") == [1, 12, None, 25]
     for query in ("?before=0", "?before=x", "?before=-3", f"?before={9**40}", "?version=x", f"?version={9**40}"):
         assert client.get(url_of(long) + query).status_code == 200
 
