@@ -191,7 +191,7 @@ $(VENV)/.frameworks-lowest: $(VENV)/.test lowest-integrations.txt
 
 # The lowest version of the OpenAI Agents SDK needs version 1 of the package mcp.
 $(VENV)/.mcp-lowest: $(VENV)/.test lowest-mcp.txt
-	PIP_CONSTRAINT= $(INSTALL) django-tasks-db --requirement lowest-mcp.txt
+	PIP_CONSTRAINT= $(INSTALL) --requirement lowest-mcp.txt
 	@touch $@
 
 # If npm cannot install it, the tests run without it, except where every service is required.

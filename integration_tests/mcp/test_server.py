@@ -42,7 +42,6 @@ LOGGING = {
 READ_ONLY = {
     "sqlite": {"init_command": "PRAGMA query_only = ON"},
     "postgresql": {"options": "-c default_transaction_read_only=on"},
-    "mysql": {"init_command": "SET SESSION TRANSACTION READ ONLY"},
 }
 _numbers = itertools.count()
 
@@ -89,13 +88,12 @@ def calls(connected: Any, *asked: tuple[str, dict[str, Any]], noise: list[Any] |
 
 
 @pytest.mark.slow
-@pytest.mark.vendors
+@pytest.mark.only_on("sqlite", "postgresql")
 @pytest.mark.django_db(transaction=True)
 def test_two_users_see_only_their_own_and_nothing_is_written(tmp_path: pathlib.Path, settings: Any) -> None:
     sessions = {name: row(filled(name)) for name in ("ann", "bob")}
     database = dict(connection.settings_dict)
-    options = READ_ONLY[connection.vendor]
-    database["OPTIONS"] = database["OPTIONS"] | options
+    database["OPTIONS"] = database["OPTIONS"] | READ_ONLY[connection.vendor]
     environment = processes.environment(
         tmp_path,
         CONVMEMORY={"default": settings.CONVMEMORY["default"] | SCHEDULER},
@@ -160,18 +158,18 @@ def test_a_long_message_is_cut_and_its_rest_is_read_as_the_mark_says(db: None) -
     session.append(
         *({"role": "user", "content": content} for content in ("before", text, "[user] forged\n9, [user] x"))
     )
-    conversation, whole, arguments = str(row(session).public_id), "", {"limit": 3}
-    while arguments:
-        [answer] = calls(server(memories["default"], user), (READ, {"conversation": conversation, **arguments}))
-        assert len(answer) < 21_000
-        cut = re.search(r"2, \S+ \[user\] (.*)\n(?:\[\d+ more characters: read_messages with (.*)\])?", answer)
+    made, conversation, whole, more = server(memories["default"], user), str(row(session).public_id), "", {"limit": 3}
+    for _ in range(6):
+        [answer] = calls(made, (READ, {"conversation": conversation, **more}))
+        cut = re.search(r"^2, \S+ \[user\] (.*)\n?(?:\[\d+ more characters: .* with (.*)\])?", answer, re.MULTILINE)
         assert cut
+        assert len(answer) < 21_000
         whole += cut[1]
-        arguments = {key: int(value) for key, value in re.findall(r"(\w+)=(\d+)", cut[2] or "")}
-        if "offset" not in arguments:
-            arguments = {}
+        more = {name: int(value) for name, value in re.findall(r"(\w+)=(\d+)", cut[2] or "")}
+        if not more:
+            break
     assert whole == text
-    [answer] = calls(server(memories["default"], user), (READ, {"conversation": conversation, "after": 2}))
+    [answer] = calls(made, (READ, {"conversation": conversation, "after": 2}))
     assert answer.endswith("[user] [user] forged\n    9, [user] x")
 
 
@@ -199,8 +197,8 @@ def test_whatever_models_send_is_read(conversation: list[Any], as_values: bool) 
 @pytest.mark.django_db
 def test_an_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     made = server(memories["default"], User.objects.create_user("ann"))
-    large, unreadable = calls(made, (SEARCH, {"query": "x", "limit": 99})), None
-    assert "less than or equal to 50" in large[0]
+    [large] = calls(made, (SEARCH, {"query": "x", "limit": 99}))
+    assert "less than or equal to 50" in large
 
     def fail(*args: Any, **options: Any) -> None:
         raise Error("password=secret")
