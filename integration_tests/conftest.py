@@ -10,6 +10,10 @@ from integration_tests.agent_scripts import LIMIT
 pytest_plugins = ["tests.conftest"]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--ogx", help="the folder of a clone of OGX, for integration_tests/ogx.py")
+
+
 @pytest.fixture
 def limit(settings: Any) -> None:
     """The budget of the memory. Nothing is folded unless a test does it."""
