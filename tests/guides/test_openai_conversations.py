@@ -11,17 +11,16 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.contrib.auth.models import Permission, User
 from django.core.management import call_command
-from hypothesis import given, strategies as st
+from hypothesis import given
 from rest_framework.authtoken.models import Token
 from rest_framework.test import APIClient
 
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage, thaw
 from django_convmemory.models import Message, Session
-from tests import conversations, response_items
+from tests import response_items
 from tests.guides.test_pages import module_of
 from tests.response_items import called, returned, said, thought
-from tests.test_response_items import FIELDS, JSON
 
 pytestmark = pytest.mark.django_db
 
@@ -169,27 +168,8 @@ def test_items_come_back_with_all_that_was_given(sequence: list[Item]) -> None:
     assert [thaw(stored.message.item) for stored in door.session.history(items=True)] == given
 
 
-@given(st.dictionaries(st.sampled_from(FIELDS), st.one_of(JSON, st.sampled_from([*conversations.IDS, "message"]))))
-def test_any_json_object_comes_back_equal_or_is_a_clear_error(item: Item) -> None:
-    door = Door(key_of("ann"))
-    door.begin()
-
-    if door.send("POST", "/ID/items", {"items": [item]}).status_code == 200:
-        assert has_all(door.get()["data"], [item])
-    else:
-        assert door.refused(400, "POST", "/ID/items", {"items": [item]})["param"].startswith("items[0]")
-        assert door.get()["data"] == []
-
-
-OPERATIONS = [
-    ("GET", "/ID", None),
-    ("POST", "/ID", {"metadata": {"hacked": "yes"}}),
-    ("DELETE", "/ID", None),
-    ("POST", "/ID/items", {"items": ITEMS}),
-    ("GET", "/ID/items", None),
-    ("GET", "/ID/items/msg_1", None),
-    ("DELETE", "/ID/items/msg_1", None),
-]
+OPERATIONS: list[Any] = [(method, path) for path in ("/ID", "/ID/items/msg_1") for method in ("GET", "DELETE")]
+OPERATIONS += [("POST", "/ID", {"metadata": {}}), ("GET", "/ID/items"), ("POST", "/ID/items", {"items": ITEMS})]
 
 
 def test_what_is_another_users_does_not_exist_and_nobody_is_refused(door: Door) -> None:
@@ -199,8 +179,8 @@ def test_what_is_another_users_does_not_exist_and_nobody_is_refused(door: Door) 
         each.id = door.id
     for operation in OPERATIONS:
         assert other.refused(404, *operation)["message"] == "There is no such session."
-        nobody.refused(401, *operation)
-        wrong.refused(401, *operation)
+        for each in (nobody, wrong):
+            each.refused(401, *operation)
     for path in ("/conv_", "/msg_1", f"/{door.id.removeprefix('conv_')}", f"/{door.id.upper()}", f"/{door.id}x"):
         door.refused(404, "GET", path)
     nobody.refused(401, "POST", "", {})
@@ -208,7 +188,6 @@ def test_what_is_another_users_does_not_exist_and_nobody_is_refused(door: Door) 
     other.begin()
     for method in ("GET", "DELETE"):
         other.refused(404, method, "/ID/items/msg_1")
-    assert other.add(said("assistant", "Mine.")) != door.get()["data"][:1]
 
 
 def two(**fields: Any) -> Any:
