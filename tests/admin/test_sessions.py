@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import html
 import json
 import re
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 from django.contrib import admin
@@ -25,10 +27,12 @@ from pytest_django.asserts import assertRedirects
 from django_convmemory import clock, models
 from django_convmemory.admin import SessionAdmin
 from django_convmemory.admin.actions import WORK
-from django_convmemory.admin.page import SessionPage
+from django_convmemory.admin.page import PART_LABELS, SessionPage
+from django_convmemory.context.assembly import PartName
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.handles import SessionHandle
+from django_convmemory.operations.load import Load
 from django_convmemory.operations.turns import Turn
 from django_convmemory.testing import ScriptedMemories
 from tests.conversations import call
@@ -170,6 +174,20 @@ def test_the_page_says_what_became_of_each_message(chat: SessionHandle, anna: Us
         reverse("admin:auth_user_change", args=(anna.pk,)),
     ):
         assert expected in text, expected
+
+
+def test_every_part_of_a_context_has_a_label_and_a_colour() -> None:
+    assert set(PART_LABELS) == set(get_args(PartName))
+    styles = (Path(models.__file__).parent / "static/convmemory/admin.css").read_text()
+    for name in PART_LABELS:
+        assert all(f".{place} .{name}" in styles for place in ("convmemory-bar", "convmemory-legend")), name
+
+
+def test_the_page_shows_what_is_recalled(chat: SessionHandle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Load, "load", functools.partialmethod(Load.load, recall="turn 0 1"))
+    answer = staff("view_session").get(url_of(chat))
+    assert "recalled" in {part.name for part in answer.context["page"].parts}
+    assert '<li class="recalled">recalled: ' in answer.content.decode()
 
 
 def test_the_page_tells_of_an_open_turn(chat: SessionHandle) -> None:
