@@ -74,6 +74,8 @@ release-frameworks: # The newest frameworks on PostgreSQL, with all tests of the
 	$(MAKE) test-frameworks VENV=.venv-frameworks PYTHON=$(PYTHON_HIGH) SDK=all ON=postgresql
 	$(MAKE) VENV=.venv-frameworks-lowest PYTHON=$(PYTHON_LOW) .venv-frameworks-lowest/.frameworks-lowest
 	CONVMEMORY_TEST_DATABASES=sqlite .venv-frameworks-lowest/bin/python -m tests.run release --ds integration_tests.settings integration_tests
+	$(MAKE) VENV=.venv-mcp-lowest PYTHON=$(PYTHON_LOW) .venv-mcp-lowest/.mcp-lowest
+	CONVMEMORY_TEST_DATABASES=sqlite .venv-mcp-lowest/bin/python -m tests.run release --ds integration_tests.settings integration_tests/mcp
 
 release-chaos: # Each fault once, then a thousand random runs, then storms of turns
 	$(MAKE) test-chaos VENV=.venv-high PYTHON=$(PYTHON_HIGH) RUNS=0
@@ -90,7 +92,7 @@ test-chaos: $(VENV)/.servers ## Run the tests that kill, freeze and mislead serv
 	$(BIN)/python -m tests.chaos.suite --runs $(RUNS) $(FAULTS:%=--fault=%) $(if $(SEED),--seed $(SEED)) $(if $(OLD),--old $(OLD)) $(ARGS)
 
 test-frameworks: $(VENV)/.frameworks ## Run the tests of the agent frameworks (ON: a database; SDK: all, for all of the OpenAI Agents SDK's own tests)
-	$(BIN)/mypy $(wildcard $(foreach name,openai_agents pydantic_ai llama_index langchain django_tasks,django_convmemory/contrib/$(name).py django_convmemory/contrib/$(name)/*.py)) integration_tests
+	$(BIN)/mypy $(wildcard $(foreach name,openai_agents pydantic_ai llama_index langchain django_tasks mcp mcp/management/commands,django_convmemory/contrib/$(name).py django_convmemory/contrib/$(name)/*.py)) integration_tests
 	CONVMEMORY_SDK_TESTS=$(SDK) CONVMEMORY_TEST_DATABASES="$(or $(ON),sqlite)" $(BIN)/python -m tests.run release --ds integration_tests.settings integration_tests
 
 golden: $(VENV)/.servers ## Write the golden files of the SQL statements, tests/golden, again
@@ -178,13 +180,18 @@ $(VENV)/.lowest: $(VENV)/.test lowest.txt
 
 # The last line installs what the frameworks' own tests need.
 $(VENV)/.frameworks: $(VENV)/.lint
-	$(INSTALL) --editable '.[openai-agents,pydantic-ai,llama-index,langchain,django-tasks]'
+	$(INSTALL) --editable '.[openai-agents,pydantic-ai,llama-index,langchain,mcp,django-tasks]'
 	$(INSTALL) ag-ui-protocol django-tasks-db aiosqlite cryptography inline-snapshot pytest-mock
 	@touch $@
 
 # What the frameworks need decides the versions here, also that of the openai client.
 $(VENV)/.frameworks-lowest: $(VENV)/.test lowest-integrations.txt
 	PIP_CONSTRAINT= $(INSTALL) --requirement lowest-integrations.txt
+	@touch $@
+
+# The lowest version of the OpenAI Agents SDK needs version 1 of the package mcp.
+$(VENV)/.mcp-lowest: $(VENV)/.test lowest-mcp.txt
+	PIP_CONSTRAINT= $(INSTALL) --requirement lowest-mcp.txt
 	@touch $@
 
 # If npm cannot install it, the tests run without it, except where every service is required.

@@ -10,6 +10,13 @@ from integration_tests.agent_scripts import LIMIT
 pytest_plugins = ["tests.conftest"]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--ogx", help="the folder of a clone of OGX, for integration_tests/ogx.py")
+    parser.addoption(
+        "--sequences", type=int, default=None, help="of a conversation store: how many, instead of one minute"
+    )
+
+
 @pytest.fixture
 def limit(settings: Any) -> None:
     """The budget of the memory. Nothing is folded unless a test does it."""
@@ -19,9 +26,3 @@ def limit(settings: Any) -> None:
         "default": memory | {"OPTIONS": options},
         "large": memory | {"OPTIONS": {"max_token_limit": 100_000}},
     }
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--sequences", type=int, default=None, help="of a conversation store: how many, instead of one minute"
-    )

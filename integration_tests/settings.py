@@ -10,5 +10,9 @@ from tests.settings import INSTALLED_APPS as _APPS
 
 _NEED = {"django_tasks_db": "django_tasks_db", "django_convmemory.contrib.pydantic_ai": "pydantic_ai"}
 
-INSTALLED_APPS = [*_APPS, *(app for app, package in _NEED.items() if importlib.util.find_spec(package))]
+INSTALLED_APPS = [
+    *_APPS,
+    "django_convmemory.contrib.mcp",
+    *(app for app, package in _NEED.items() if importlib.util.find_spec(package)),
+]
 TASKS = {"default": {"BACKEND": "django_tasks_db.DatabaseBackend", "QUEUES": ["default", "convmemory"]}}

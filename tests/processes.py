@@ -49,9 +49,21 @@ def start(folder: pathlib.Path, *arguments: str, **settings: Any) -> subprocess.
 
     ``folder`` is an empty folder of the process's own. Its output goes to the file ``output`` there.
     """
+    with (folder / "output").open("wb") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", *arguments],
+            cwd=ROOT,
+            env=environment(folder, **settings),
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+
+
+def environment(folder: pathlib.Path, **settings: Any) -> dict[str, str]:
+    """Return the environment of a process on the test database. The arguments are those of :func:`start`."""
     lines = [f"{name} = {value!r}\n" for name, value in settings.items()]
     (folder / "process_settings.py").write_text("from tests.settings import *\n\n" + "".join(lines))
-    environment = {
+    return {
         **os.environ,
         "CONVMEMORY_TEST_DATABASE_NAME": str(connection.settings_dict["NAME"]),
         "DJANGO_SETTINGS_MODULE": "process_settings",
@@ -59,10 +71,6 @@ def start(folder: pathlib.Path, *arguments: str, **settings: Any) -> subprocess.
         # A process that is killed leaves its temporary files here.
         "TMPDIR": str(folder),
     }
-    with (folder / "output").open("wb") as output:
-        return subprocess.Popen(
-            [sys.executable, "-m", *arguments], cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT
-        )
 
 
 def stop(process: subprocess.Popen[bytes]) -> int:

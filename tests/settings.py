@@ -67,6 +67,7 @@ INSTALLED_APPS = [
     "django.contrib.sessions",
     "django.contrib.staticfiles",
     "rest_framework",
+    "rest_framework.authtoken",
     "django_convmemory",
     "django_convmemory.contrib.partitions",
     "django_convmemory.contrib.embeddings",

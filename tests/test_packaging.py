@@ -142,7 +142,7 @@ def test_the_lowest_versions_tested_are_the_lowest_admitted() -> None:
         ),
     ]
     floors = (re.match(r"([\w-]+)(?:\[.*\])?>=([\w.]+)", requirement) for group in groups for requirement in group)
-    lowest = pins("lowest.txt") | pins("lowest-integrations.txt")
+    lowest = pins("lowest.txt") | pins("lowest-integrations.txt") | pins("lowest-mcp.txt")
 
     for floor in filter(None, floors):
         assert lowest[floor[1].lower()].removesuffix(".0") == floor[2].removesuffix(".0")

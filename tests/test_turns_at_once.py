@@ -7,20 +7,16 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
-from unittest import mock
 
 import pytest
 from asgiref.sync import ThreadSensitiveContext, sync_to_async
-from django.core.handlers.asgi import ASGIHandler
 from django.db import connections
-from django.http import HttpRequest, HttpResponseBase, StreamingHttpResponse
-from django.urls import path
-from django.utils.deprecation import MiddlewareMixin
 
 from django_convmemory import exceptions
 from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.memory import ConversationSummaryBufferMemory
 from django_convmemory.messages import ChatMessage
+from django_convmemory.operations import streams
 from django_convmemory.operations.turns import Turn
 from django_convmemory.scheduling import NullScheduler
 from django_convmemory.store.orm import ORMStore
@@ -149,45 +145,32 @@ def test_a_retry_of_again_for_a_revision_goes_on(memory: ConversationSummaryBuff
     assert turn.text == "found"
 
 
-@pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_browser_that_leaves_before_the_response_begins_leaves_no_turn_open(
-    memory: ConversationSummaryBufferMemory, settings: Any, asynchronous: bool
+def test_a_stream_that_nobody_begins_to_read_holds_up_nobody_for_long(
+    memory: ConversationSummaryBufferMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As at a click on Stop right after one on Send: a middleware has the response then."""
-    session, returned = memory.session("s"), threading.Event()
+    """As at a click on Stop right after one on Send: a middleware has the response then, or nobody has."""
+    monkeypatch.setattr(streams, "UNREAD_SECONDS", 0.5)
+    stream = memory.stream_answer("s", "Hello?", lambda turn: iter(["Hi."]))
+    with pytest.raises(exceptions.TurnInProgress):
+        memory.answer("s", "And now?", lambda turn: "Fine.", wait=0)
+    assert memory.answer("s", "And now?", lambda turn: "Fine.", wait=PATIENCE).text == "Fine."
+    with pytest.raises(exceptions.TurnLost):
+        list(stream)
 
-    def view(request: HttpRequest) -> StreamingHttpResponse:
-        return session.stream_answer("Hello?", lambda turn: iter(["Hi."])).response(request)
 
-    async def asynchronous_view(request: HttpRequest) -> StreamingHttpResponse:
-        stream = await session.astream_answer("Hello?", lambda turn: iter(["Hi."]))
-        return StreamingHttpResponse(piece async for piece in stream)
+def test_a_stream_that_is_read_lasts_longer(
+    memory: ConversationSummaryBufferMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "UNREAD_SECONDS", 0.0)
+    pieces = iter(memory.stream_answer("s", "Hello?", lambda turn: iter(["Hi ", "there."])))
+    next(pieces)
+    with pytest.raises(exceptions.TurnInProgress):
+        memory.answer("s", "And now?", lambda turn: "Fine.", wait=0)
+    assert list(pieces) == ["there."]
 
-    class Slow(MiddlewareMixin):
-        def process_response(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
-            returned.set()
-            time.sleep(0.2)
-            return response
 
-    settings.ROOT_URLCONF = type("Site", (), {"urlpatterns": [path("", asynchronous_view if asynchronous else view)]})
-    settings.MIDDLEWARE = ["tests.test_turns_at_once.slow"]
-
-    async def request() -> None:
-        messages = iter([{"type": "http.request"}])
-
-        async def receive() -> dict[str, Any]:
-            for message in messages:
-                return message
-            assert await asyncio.to_thread(returned.wait, PATIENCE)
-            return {"type": "http.disconnect"}
-
-        async def send(message: Any) -> None:
-            raise AssertionError(message)
-
-        with mock.patch(f"{__name__}.slow", Slow, create=True):
-            handler = ASGIHandler()
-        await handler({"type": "http", "method": "GET", "path": "/", "headers": []}, receive, send)
-
-    asyncio.run(request())
-    assert session.history()[-1].message.content == "Hello?"
-    assert session.answer("And now?", lambda turn: "Fine.", wait=PATIENCE).text == "Fine."
+def test_a_stream_that_was_stopped_before_it_began_asks_nobody(memory: ConversationSummaryBufferMemory) -> None:
+    stream = memory.stream_answer("s", "Hello?", lambda turn: pytest.fail("The model was asked."))
+    assert memory.stop_answer("s", stream.turn.question)
+    assert list(stream) == []
+    assert memory.answer("s", "And now?", lambda turn: "Fine.", wait=0).text == "Fine."

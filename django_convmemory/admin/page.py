@@ -31,6 +31,7 @@ PART_LABELS = {
     "pinned": gettext_lazy("pinned"),
     "summary": gettext_lazy("summary"),
     "tail": gettext_lazy("tail"),
+    "recalled": gettext_lazy("recalled"),
 }
 
 

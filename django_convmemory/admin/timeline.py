@@ -18,7 +18,7 @@ from django_convmemory.rules import usage
 from django_convmemory.store.columns import message_of
 
 # The number of messages on a page.
-MESSAGES = 20
+MESSAGES = 12
 # Characters of a text that are shown, and of the rest of a message that are read.
 MAX_TEXT, MAX_WIRE = 20_000, 500_000
 # Characters of what a provider reported about a reply that are read.

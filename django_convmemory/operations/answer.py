@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import datetime as dt
 import inspect
+import math
 import time
 import uuid
 from collections.abc import Callable, Generator, Mapping
@@ -181,13 +182,13 @@ class Answer(Load):
 
     astop_answer = asynchronous(stop_answer)
 
-    def _opening(self, asked: Question) -> Opening:
-        """Open the turn, or find the reply of an earlier request."""
+    def _opening(self, asked: Question, seconds: float = math.inf) -> Opening:
+        """Open the turn, for so many seconds at most, or find the reply of an earlier request."""
         ends = time.monotonic() + (asked.wait if self.store.waits() else 0.0)
         pause = _FIRST_PAUSE
         while True:
             try:
-                turn = self._open(asked)
+                turn = self._open(asked, min(seconds, self.options.turn_timeout))
                 turn._loading = asked.loading
                 return turn
             except exceptions.TurnInProgress:
@@ -198,10 +199,10 @@ class Answer(Load):
             yield min(pause, left)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def _open(self, asked: Question) -> Turn:
+    def _open(self, asked: Question, seconds: float) -> Turn:
         """Open the turn, or return the stored reply. Raises TurnInProgress if another turn is open."""
         name, store = asked.name, self.store
-        step = Step(uuid.uuid4().hex, self.options.turn_timeout, Does.BEGINS)
+        step = Step(uuid.uuid4().hex, seconds, Does.BEGINS)
         if asked.message is not None:
             return self._open_new(asked, asked.message, step)
         question = store.question(name, asked.again)

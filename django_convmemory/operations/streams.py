@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import inspect
 import logging
-import threading
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator
 from typing import Any, TypeVar
 
 from asgiref.sync import SyncToAsync, async_to_sync, iscoroutinefunction, sync_to_async
-from django.db import connections
 from django.http import HttpRequest, StreamingHttpResponse
 
 from django_convmemory.context.wire.replies import Chunks, Reply
@@ -25,6 +22,8 @@ from django_convmemory.rules.turns import Does
 
 logger = logging.getLogger(__name__)
 
+# How long a turn lasts if nobody begins to read its stream: the browser may have left before the response began.
+UNREAD_SECONDS = 5.0
 # There are no more steps, or no more chunks.
 _END = object()
 
@@ -49,10 +48,9 @@ class TurnStream:
 
     def __init__(self, turn: Turn, ask: Callable[[Turn], Any]) -> None:
         self.turn = turn
+        turn._step = turn._step._replace(seconds=turn._memory.options.turn_timeout)
         self._source = _Source(turn, ask)
-        # None until the first step: a generator would keep this object, and only the garbage collector would find it.
-        self._steps: _Steps[None] | None = None
-        self._ended = turn.replayed or not turn._memory.store.waits()
+        self._steps: _Steps[None] | None = None  # Until somebody asks for a piece.
         self._runner: asyncio.Runner | None = None
         # Also of a turn that is short.
         self.sign_of_life = min(self.sign_of_life, turn._step.seconds / 3)
@@ -117,19 +115,11 @@ class TurnStream:
             while (step := await following()) is not None:
                 await step()
 
-    def __del__(self) -> None:
-        # Nobody has asked for a piece, and nobody can any more: the browser left before the response began, or the
-        # response was replaced. In a thread, because this one may be anywhere: in a transaction, or on an event loop.
-        if self._steps is None and not self._ended:
-            with contextlib.suppress(RuntimeError):  # The process ends, and starts no threads any more.
-                threading.Thread(target=_end_alone, args=(self.turn,), daemon=True).start()
-
     def _end(self) -> None:
         if self._steps is not None:
             self._steps.close()
         elif not self.turn.replayed:
             self.turn._end()
-        self._ended = True
 
     def _advance(self, value: Any, error: Exception | None) -> Any:
         """Return the next step, or _END. ``value`` is what the last one returned, and ``error`` what it raised."""
@@ -169,6 +159,9 @@ class TurnStream:
             return
         said: list[Reply] = []
         try:
+            if turn._renew():
+                turn._end()  # Somebody has stopped it before it began.
+                return
             while True:
                 open_before = {call.id for call in turn.open_calls}
                 cut_off = yield from self._round(said)
@@ -211,15 +204,6 @@ class TurnStream:
             return "lost"
         said += turn._taken()
         return ""
-
-
-def _end_alone(turn: Turn) -> None:
-    try:
-        turn._end()
-    except Exception:
-        logger.exception("A turn that nobody read was not ended. It ends by itself.")
-    finally:
-        connections.close_all()
 
 
 class _Source:
@@ -286,13 +270,13 @@ class Streams(Answer):
         which is entered and closed. After a message with calls it is called again, to run ``turn.open_calls``.
         """
         question = self.asked(*asked, **options)
-        return self._stream(waited(self._opening(question)), question.ask)
+        return self._stream(waited(self._opening(question, UNREAD_SECONDS)), question.ask)
 
     @arguments_of(Answer.asked)
     async def astream_answer(self, *asked: Any, **options: Any) -> TurnStream:
         """The asynchronous twin of :meth:`stream_answer`."""
         question = self.asked(*asked, **options)
-        turn = await awaited(self._opening(question))
+        turn = await awaited(self._opening(question, UNREAD_SECONDS))
         return await uncancelled(lambda: self._stream(turn, question.ask), TurnStream.close)
 
     def _stream(self, turn: Turn, ask: Any) -> TurnStream:

@@ -30,7 +30,7 @@ def test_the_page_names_every_action_and_its_permission() -> None:
         assert re.search(rf"^\| {work.label} .*`{work.permission}_session`", PAGE, re.MULTILINE), work.label
     for action in (actions.compact, actions.export):
         assert f"| {action.short_description} " in PAGE  # type: ignore[attr-defined]
-    assert (timeline.MESSAGES, actions.MAX_SESSIONS) == (20, 1000)
+    assert (timeline.MESSAGES, actions.MAX_SESSIONS) == (12, 1000)
 
 
 @pytest.mark.django_db

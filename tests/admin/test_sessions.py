@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import html
 import json
 import re
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 from django.contrib import admin
@@ -25,10 +27,12 @@ from pytest_django.asserts import assertRedirects
 from django_convmemory import clock, models
 from django_convmemory.admin import SessionAdmin
 from django_convmemory.admin.actions import WORK
-from django_convmemory.admin.page import SessionPage
+from django_convmemory.admin.page import PART_LABELS, SessionPage
+from django_convmemory.context.assembly import PartName
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.handles import SessionHandle
+from django_convmemory.operations.load import Load
 from django_convmemory.operations.turns import Turn
 from django_convmemory.testing import ScriptedMemories
 from tests.conversations import call
@@ -148,10 +152,10 @@ def test_the_page_says_what_became_of_each_message(chat: SessionHandle, anna: Us
     answer = staff("view_session").get(url_of(chat))
     page, context = answer.context["page"], chat.load()
     dispositions = {bubble.row.position: bubble.explained.disposition for bubble in page.timeline}
-    assert list(dispositions) == list(range(9, 29))
-    dispositions |= {
-        bubble.row.position: bubble.explained.disposition for bubble in SessionPage(row_of(chat), before=9).timeline
-    }
+    assert list(dispositions) == list(range(17, 29))
+    for before in (17, 5):
+        earlier = SessionPage(row_of(chat), before=before).timeline
+        dispositions |= {bubble.row.position: bubble.explained.disposition for bubble in earlier}
     assert len(dispositions) == 28
     assert dispositions[1] == "pinned"
     assert dispositions[2] == "folded"
@@ -170,6 +174,33 @@ def test_the_page_says_what_became_of_each_message(chat: SessionHandle, anna: Us
         reverse("admin:auth_user_change", args=(anna.pk,)),
     ):
         assert expected in text, expected
+
+
+def test_every_part_of_a_context_has_a_label_and_a_colour() -> None:
+    assert set(PART_LABELS) == set(get_args(PartName))
+    styles = (Path(models.__file__).parent / "static/convmemory/admin.css").read_text()
+    for name in PART_LABELS:
+        assert all(f".{place} .{name}" in styles for place in ("convmemory-bar", "convmemory-legend")), name
+
+
+def test_the_page_shows_what_is_recalled(chat: SessionHandle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Load, "load", functools.partialmethod(Load.load, recall="turn 0 1"))
+    answer = staff("view_session").get(url_of(chat))
+    assert "recalled" in {part.name for part in answer.context["page"].parts}
+    assert '<li class="recalled">recalled: ' in answer.content.decode()
+
+
+def test_the_page_tells_of_an_open_turn(chat: SessionHandle) -> None:
+    seen: list[str] = []
+    page = staff("view_session")
+
+    def ask(turn: Any) -> str:
+        seen.append(page.get(url_of(chat)).content.decode())
+        return "Soon."
+
+    chat.answer("When?", ask)
+    seen.append(page.get(url_of(chat)).content.decode())
+    assert ["A reply is on its way." in text for text in seen] == [True, False]
 
 
 def test_the_page_shows_what_is_said_in_any_form(anna: User) -> None:
@@ -299,9 +330,9 @@ def test_pages_of_a_long_conversation(anna: User, client: Client) -> None:
         page = client.get(url_of(long) + query).context["page"]
         return [page.timeline[0].row.position, page.timeline[-1].row.position, page.earlier, page.later]
 
-    assert positions("") == [111, 130, 111, None]
-    assert positions("?before=81") == [61, 80, 61, 101]
-    assert positions("?before=21") == [1, 20, None, 41]
+    assert positions("") == [119, 130, 119, None]
+    assert positions("?before=81") == [69, 80, 69, 93]
+    assert positions("?before=13") == [1, 12, None, 25]
     for query in ("?before=0", "?before=x", "?before=-3", f"?before={9**40}", "?version=x", f"?version={9**40}"):
         assert client.get(url_of(long) + query).status_code == 200
 

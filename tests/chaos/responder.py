@@ -38,9 +38,9 @@ def note(what: str, **more: Any) -> None:
     os.write(NOTES, json.dumps(line).encode() + b"\n")
 
 
-def open_and_note(self: Answer, asked: Any, opens: Any = Answer._open) -> Turn:
+def open_and_note(self: Answer, asked: Any, seconds: float, opens: Any = Answer._open) -> Turn:
     began = time.time()
-    turn: Turn = opens(self, asked)
+    turn: Turn = opens(self, asked, seconds)
     if not turn.replayed:
         place = {"session": asked.name.key, "position": turn.question.position}
         note("try", token=turn._step.token, key=asked.key, began=began, **place)

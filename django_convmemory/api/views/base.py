@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from django.apps import apps
 from django.db import router
 from django.db.models import OuterRef, QuerySet, Subquery
+from django.http import QueryDict
 from django.urls import reverse
 from django.utils.cache import patch_cache_control, patch_vary_headers
 from rest_framework.exceptions import NotFound, ValidationError
@@ -228,9 +229,13 @@ class ScopedView(GenericAPIView[Any]):
         """A handle of this row. Once the row is gone, no other session takes its place."""
         return self.memory.session(self.session)
 
+    def parameters(self) -> QueryDict:
+        """Return the parameters of the query string that :attr:`query_class` checks."""
+        return self.request.query_params
+
     def query(self) -> dict[str, Any]:
         """Return the parameters of the query string. Raises a 400 if a parameter is wrong, unknown or repeated."""
-        parameters = self.request.query_params
+        parameters = self.parameters()
         if not parameters:
             return _defaults(self.query_class)
         for name in parameters:
