@@ -24,7 +24,6 @@ from django_convmemory.messages import ChatMessage
 from django_convmemory.operations import streams
 from django_convmemory.operations.streams import TurnStream
 from django_convmemory.operations.turns import Turn
-from django_convmemory.rules import turns
 from django_convmemory.scheduling import NullScheduler
 from django_convmemory.store.either import Store
 from django_convmemory.store.in_memory import InMemoryStore
@@ -610,18 +609,6 @@ def test_a_reply_that_is_stopped_stays(memory: ConversationMemory) -> None:
     assert (stream.turn.cut_off, stored(memory)[1][1:]) == ("stopped", ("One, two, ", 1, "stopped"))
     assert memory.stream_answer("s", "Count.", ask, key="k").turn.replayed
     assert not memory.store.stop_turn(memory.resolve("s"), 1)
-
-
-def test_a_turn_that_was_stopped_and_shows_no_life_ends_soon(
-    memory: ConversationMemory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(turns, "STOPS_WITHIN", 0.0)
-    left = iter(memory.stream_answer("s", "Count.", lambda turn: iter(["One, ", "two"])))
-    next(left)
-    with pytest.raises(exceptions.TurnInProgress):
-        memory.answer("s", "Well?", says("Yes."), wait=0)
-    assert memory.session("s").stop_answer(memory.history("s")[0])
-    assert memory.answer("s", "Well?", says("Yes."), wait=0).text == "Yes."
 
 
 @pytest.mark.parametrize("responds", [False, True])

@@ -25,8 +25,6 @@ from django_convmemory.exceptions import QuestionChanged, TurnInProgress, TurnLo
 
 # In seconds: when a request that was refused may try again. It waits for the open turn then, as long as it may.
 _RETRY_AFTER = 5.0
-# In seconds: how long a turn lasts at most once it was asked to stop. One that lives gives a sign of life before.
-STOPS_WITHIN = 15.0
 
 
 class Does(enum.Enum):

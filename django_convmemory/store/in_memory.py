@@ -565,9 +565,7 @@ class InMemoryStore:
         session = self.session(name)
         is_asked = session.turn_token != "" and session.turn_question == question
         is_open = is_asked and session.turn_expires_at > self._clock()
-        if is_open:
-            session.turn_stopped = True
-            session.turn_expires_at = min(session.turn_expires_at, self._clock() + turns.STOPS_WITHIN)
+        session.turn_stopped = session.turn_stopped or is_open
         return is_open
 
     def step_turn(self, name: SessionName, batch: Batch, threshold: Threshold, *, counter: str) -> values.Appended:

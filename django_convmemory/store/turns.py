@@ -7,7 +7,6 @@ from typing import Any
 
 from django.db import connections
 from django.db.models import Q
-from django.db.models.functions import Least
 
 from django_convmemory import models
 from django_convmemory.clock import Clock
@@ -84,13 +83,9 @@ class Turns(Database):
         _update(rows, appending.turn_columns(step._replace(does=Does.ENDS), 0))
 
     def stop_turn(self, name: SessionName, question: int) -> bool:
-        """Ask the turn that answers the message at ``question`` to stop. Return whether there is one.
-
-        If its process was killed, it ends after :data:`.turns.STOPS_WITHIN`.
-        """
+        """Ask the turn that answers the message at ``question`` to stop. Return whether there is one."""
         rows = self._named(name).filter(turn_expires_at__gt=Clock(), turn_question=question)
-        changes = {"turn_stopped": True, "turn_expires_at": Least("turn_expires_at", Clock(turns.STOPS_WITHIN))}
-        return _update(rows.exclude(turn_token=""), changes) > 0
+        return _update(rows.exclude(turn_token=""), {"turn_stopped": True}) > 0
 
     def step_turn(self, name: SessionName, batch: Batch, threshold: Threshold, *, counter: str) -> values.Appended:
         """Store messages of a turn, as its next step. Raises TurnLost or QuestionChanged."""
