@@ -70,19 +70,6 @@ def store_with_the_sdk(session_id: str, path: pathlib.Path) -> None:
     theirs.close()
 
 
-def test_sessions_of_users_are_moved(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    ann, ben = User.objects.create_user("ann"), User.objects.create_user("ben")
-    store_with_the_sdk(f"main-{ann.pk}", tmp_path / "chats.db")
-    move_sessions = module_of("openai-agents", "move_sessions.py")["move_sessions"]
-
-    move_sessions()
-    move_sessions()
-
-    assert async_to_sync(ConvMemorySession("main", owner=ann).get_items)() == ITEMS
-    assert async_to_sync(ConvMemorySession("main", owner=ben).get_items)() == []
-
-
 def test_a_file_of_the_sdk_is_moved(tmp_path: pathlib.Path) -> None:
     store_with_the_sdk("main", tmp_path / "chats.db")
     script = module_of("moving", "move_sqlite.py")

@@ -82,12 +82,9 @@ def problems(settings: Any, page: str, name: str) -> list[str | None]:
     ("page", "name"),
     [
         ("assistants", "settings.py"),
-        ("costs", "settings.py"),
         ("embeddings", "settings.py"),
-        ("embeddings", "settings_local.py"),
         ("prompt-caches", "settings.py"),
         ("providers", "settings.py"),
-        ("recall", "settings.py"),
         ("settings", "settings.py"),
         ("tools-and-images", "settings.py"),
     ],
@@ -255,7 +252,7 @@ def test_costs(settings: Any, ann: User, convmemory: ScriptedMemories, model: Op
 
 
 def test_costs_have_prices(settings: Any, ann: User, model: OpenAIServer) -> None:
-    settings.CONVMEMORY = module_of("costs", "settings.py")["CONVMEMORY"]
+    settings.CONVMEMORY = module_of("assistants", "settings.py")["CONVMEMORY"]
     session = memories["default"].session("main", owner=ann)
     session.append(*[ChatMessage.human("memory " * 40) for _ in range(60)])
     assert session.compact() == "published"
@@ -440,7 +437,8 @@ def test_recall(settings: Any, ann: User, model: OpenAIServer, convmemory: Scrip
     calls = [{"id": "c", "type": "function", "function": function}]
     model.queue(Behaviour("raw", body=completion(Behaviour(text=""), {}, content=None, tool_calls=calls)))
     model.default = Behaviour(text="Peanuts.")
-    assert module_of("recall", "history_tool.py")["reply"](ann, "What may Ines not eat?") == "Peanuts."
+    ask = module_of("recall", "history_tool.py")["ask"]
+    assert session.answer("What may Ines not eat?", ask).text == "Peanuts."
     result = model.log[1].body["messages"][-1]
     assert result["role"] == "tool"
     assert PEANUTS in result["content"]

@@ -133,7 +133,7 @@ def test_anthropic(ann: User, model: OpenAIServer, monkeypatch: pytest.MonkeyPat
     assert last_of(ann) == {"role": "assistant", "content": "It is a bridge.", "tool_calls": [CALL]}
     assert (session.history()[1].usage or {})["cache_read_input_tokens"] == 4
     session.append(call.result("found"))
-    assert page["reply"](ann, "And now?") == "It is a bridge."
+    assert session.answer("And now?", page["ask"], system="You are a helpful teacher.").text == "It is a bridge."
     body = model.log[1].body
     assert list(validators.anthropic({"system": body["system"], "messages": body["messages"]})) == []
     assert body["system"][0]["text"] == "You are a helpful teacher."
