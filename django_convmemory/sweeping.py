@@ -182,11 +182,18 @@ class _Thread:
         self._handed_over: OrderedDict[tuple[str, int, Work | None], None] = OrderedDict()
         self._thread: threading.Thread | None = None
 
-    def start(self) -> None:
+    def start(self) -> bool:
+        """Start the thread, unless it runs. Return False if the system has no room for another thread."""
         with self._lock:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, args=(self._stopped,), name="convmemory", daemon=True)
-                self._thread.start()
+            if self._thread is None or not self._thread.is_alive():
+                thread = threading.Thread(target=self._run, args=(self._stopped,), name="convmemory", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:
+                    logger.exception("No thread can be started to fold sessions. The next request tries again.")
+                    return False
+                self._thread = thread
+            return True
 
     def stop(self) -> None:
         """End the thread after its chunk, so that no lease stays. If that takes long, the process ends without it."""
@@ -201,8 +208,7 @@ class _Thread:
             return False
         self._handed_over[alias, session_id, work] = None
         self._woken.set()
-        self.start()
-        return True
+        return self.start()
 
     def _run(self, stopped: threading.Event) -> None:
         served: dict[ConversationMemory, ConversationMemory] = {}
@@ -212,7 +218,7 @@ class _Thread:
 
         while not stopped.is_set():
             self._woken.clear()
-            folded = 0
+            goes_on = False
             try:
                 served = {
                     memory: served.get(memory) or folding_here(memory)
@@ -221,9 +227,10 @@ class _Thread:
                 }
                 self._carry_out({memory.alias: memory for memory in served.values()}, stopped)
                 folded = Sweeper([*served.values()], _LIMIT, must_end).sweep()["folded"]
+                goes_on = bool(folded or self._handed_over)
             except Exception:
                 logger.exception("The thread that folds sessions failed. It goes on in %d seconds.", _INTERVAL)
-            if not folded and not self._handed_over:
+            if not goes_on:
                 connections.close_all()
                 self._woken.wait(_INTERVAL)
         connections.close_all()

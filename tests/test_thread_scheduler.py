@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -64,6 +65,28 @@ def test_a_session_that_becomes_due_is_folded_in_another_thread(default: Convers
 
     assert eventually(lambda: models.Summary.objects.filter(session__key="a").exists())
     assert len(threads()) == 1
+
+
+def test_an_append_is_stored_where_no_thread_can_be_started(
+    default: ConversationMemory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", lambda thread: thread.join())  # It raises RuntimeError, too.
+        session = append_until_due(default, "a")
+        assert not default.scheduler.request(default, session.pk, "rebuild")
+    assert "No thread can be started" in caplog.text
+    append_until_due(default, "b")
+    assert eventually(lambda: models.Summary.objects.values("session").distinct().count() == 2)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_has_died_is_replaced(default: ConversationMemory, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(sweeping.Sweeper, "sweep", lambda sweeper: sys.exit())
+        append_until_due(default, "a")
+        assert eventually(lambda: not threads())
+    append_until_due(default, "b")
+    assert eventually(lambda: models.Summary.objects.values("session").distinct().count() == 2)
 
 
 def test_the_first_requests_find_what_a_killed_process_has_left(

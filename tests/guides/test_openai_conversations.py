@@ -15,6 +15,7 @@ from hypothesis import given
 from rest_framework.authtoken.models import Token
 from rest_framework.test import APIClient
 
+from django_convmemory.contrib import responses_items
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage, thaw
 from django_convmemory.models import Message, Session
@@ -335,3 +336,22 @@ def test_what_the_site_redacts_says_nothing_here_and_calls_keep_their_results(do
     assert (call["type"], call["arguments"], call["call_id"]) == ("function_call", "{}", "a")
     assert has_all(result, returned("a", "1"))
     assert door.get(f"/ID/items/{call['id']}") == call
+
+
+@pytest.mark.parametrize("changes", [{"content": None}, {"content": ["x"]}, {"content": 5}, {"id": 5}, {"type": 7}])
+def test_any_item_that_the_site_has_stored_is_shown(door: Door, changes: dict[str, Any]) -> None:
+    door.begin()
+    door.session.append(responses_items.message(said("user", "Hello") | changes))
+    [shown] = door.get()["data"]
+    assert (shown["type"], shown["role"], shown["content"][0]["type"]) == ("message", "user", "input_text")
+    assert door.get(f"/ID/items/{shown['id']}") == shown
+
+
+def test_an_item_that_shares_its_message_with_others_is_not_deleted(door: Door) -> None:
+    door.begin()
+    call = {"id": "a", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    door.session.append(ChatMessage.ai("I look.", tool_calls=[call]))
+    pair = door.get()["data"]
+    for item in pair:
+        assert door.refused(409, "DELETE", f"/ID/items/{item['id']}")["code"] == "item_in_use"
+    assert door.get()["data"] == pair

@@ -23,7 +23,7 @@ from django_convmemory import models
 from django_convmemory.contrib import responses_items
 from django_convmemory.contrib.responses_items import Item
 from django_convmemory.exceptions import InvalidMessage
-from django_convmemory.messages import ChatMessage, freeze, thaw
+from django_convmemory.messages import ChatMessage, dumps, freeze, thaw
 from django_convmemory.rules import counters, exchanges
 from django_convmemory.store import columns
 
@@ -132,13 +132,15 @@ def normalized(item: Any, message_id: Any, number: int = 0) -> Item:
     It is item ``number`` of the message with the public id ``message_id``.
     """
     whole: Item = thaw(item)
-    form = whole["type"] = whole.get("type") or "message"
-    if whole.get("id") is None or public_id(whole["id"]) != message_id:
+    # A site may have stored any item.
+    form = whole["type"] = whole["type"] if whole.get("type") and isinstance(whole["type"], str) else "message"
+    if not isinstance(whole.get("id"), str) or public_id(whole["id"]) != message_id:
         whole["id"] = f"{_PREFIXES.get(form, 'item')}_{message_id.hex}" + (f"_{number}" if number else "")
     if form == "message":
-        content = whole["content"]
-        if isinstance(content, str):
-            content = [{"type": "output_text" if whole["role"] == "assistant" else "input_text", "text": content}]
+        content = whole.get("content") or ""
+        if not isinstance(content, list) or not _is_content(content):
+            text = content if isinstance(content, str) else dumps(content)
+            content = [{"type": "output_text" if whole.get("role") == "assistant" else "input_text", "text": text}]
         whole["content"] = [{**_PART_DEFAULTS.get(part["type"], {}), **part} for part in content]
     has_status = form == "message" or (form.endswith(("_call", "_output")) and not form.startswith(("custom_", "mcp_")))
     if has_status and whole.get("status") is None:

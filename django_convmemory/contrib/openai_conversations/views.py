@@ -248,6 +248,9 @@ class ItemDetail(ConversationView):
         message is redacted: it keeps its place, and its summaries are made again.
         """
         row, _ = self.find(item_id)
+        if len(items.shown(row)) > 1:
+            detail = "The site has stored this item and others as one message. Delete the conversation, or keep them."
+            raise Problem(409, "item_in_use", detail)
         if not transactions.latest(self.rows.filter(position__gt=row.position)).exists():
             self.handle.truncate(row.position - 1)
         elif items.is_paired(row):

@@ -53,6 +53,8 @@ class Command(BaseCommand):
             owner = importing.find_owner(options["user"], ORMStore().using)
         except (InvalidMessage, InvalidSession) as error:
             raise CommandError(str(error), returncode=2) from None
+        if not owner.is_active:
+            raise CommandError("The user is not active. Activate the user first.", returncode=2)
         try:
             from django_convmemory.contrib.mcp.server import server
         except ImportError as error:
