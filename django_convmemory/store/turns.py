@@ -73,9 +73,11 @@ class Turns(Database):
         Raises :class:`~django_convmemory.exceptions.TurnLost`.
         """
         rows = self._named(name).filter(turn_token=step.token)
-        if not _update(rows, appending.turn_columns(step._replace(does=Does.GOES_ON), 0)):
+        if _update(rows.filter(turn_stopped=False), appending.turn_columns(step._replace(does=Does.GOES_ON), 0)):
+            return False
+        if not rows.exists():
             raise turns.lost()
-        return bool(rows.values_list("turn_stopped", flat=True).first())
+        return True
 
     def end_turn(self, name: SessionName, step: Step) -> None:
         """End the turn, if it is still this one."""

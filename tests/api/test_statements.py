@@ -40,8 +40,8 @@ STATEMENTS: dict[tuple[str, str], tuple[int, int, int]] = {
     ("PATCH", "message"): (7, 7, 7),
     ("POST", "replace"): (23, 22, 24),
     ("POST", "redact"): (22, 22, 22),
-    # Opening and ending the turn, the context, and the answer.
-    ("POST", "turns"): (8, 6, 12),
+    # Opening, prolonging and ending the turn, the context, and the answer.
+    ("POST", "turns"): (9, 7, 13),
     ("GET", "turn"): (6, 6, 6),
     ("POST", "stop"): (7, 7, 7),
     ("GET", "summaries"): (2, 2, 2),
