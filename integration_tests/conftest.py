@@ -13,7 +13,7 @@ pytest_plugins = ["tests.conftest"]
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--ogx", help="the folder of a clone of OGX, for integration_tests/ogx.py")
     parser.addoption(
-        "--sequences", type=int, default=None, help="of a conversation store: how many, instead of one minute"
+        "--sequences", type=int, default=None, help="of a conversation store: how many, instead of twenty seconds"
     )
 
 
