@@ -186,7 +186,7 @@ class _Thread:
         """Start the thread, unless it runs. Return False if the system has no room for another thread."""
         with self._lock:
             if self._thread is None or not self._thread.is_alive():
-                thread = threading.Thread(target=self._run, args=(self._stopped,), name="convmemory", daemon=True)
+                thread = threading.Thread(target=self._work, args=(self._stopped,), name="convmemory", daemon=True)
                 try:
                     thread.start()
                 except RuntimeError:
@@ -209,6 +209,12 @@ class _Thread:
         self._handed_over[alias, session_id, work] = None
         self._woken.set()
         return self.start()
+
+    def _work(self, stopped: threading.Event) -> None:
+        try:
+            self._run(stopped)
+        finally:
+            connections.close_all()
 
     def _run(self, stopped: threading.Event) -> None:
         served: dict[ConversationMemory, ConversationMemory] = {}
@@ -233,7 +239,6 @@ class _Thread:
             if not goes_on:
                 connections.close_all()
                 self._woken.wait(_INTERVAL)
-        connections.close_all()
 
     def _carry_out(self, served: dict[str, ConversationMemory], stopped: threading.Event) -> None:
         transactions.close_old_connections()

@@ -26,6 +26,8 @@ class Command(BaseCommand):
     1 if the SDK is missing.
     """
 
+    # They ask the database, in a transaction that writes, and before the output is kept apart.
+    requires_system_checks = []
     help = "Let a client of the Model Context Protocol search and read the conversations of one user, over stdio."
 
     def add_arguments(self, parser: CommandParser) -> None:
