@@ -189,7 +189,7 @@ class Session(models.Model):
     # Lists leave out what is archived. ``starred`` and not ``pinned``, because messages are pinned.
     archived_at = models.DateTimeField(_("archived at"), null=True, blank=True)
     starred_at = models.DateTimeField(_("starred at"), null=True, blank=True)
-    # The idempotency key of the request that created the session: see rules.creations. The first has a unique index.
+    # The idempotency key of the request that created the session: see values.Creation. The first has a unique index.
     creation_key = models.CharField(max_length=64, null=True, blank=True, editable=False)  # noqa: DJ001
     creation_hash = models.CharField(max_length=64, null=True, blank=True, editable=False)  # noqa: DJ001
 

@@ -10,21 +10,10 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from django_convmemory import content_parts
+from django_convmemory import content_parts, messages as chat
 from django_convmemory.context.wire import forms, responses
 from django_convmemory.exceptions import InvalidMessage
-from django_convmemory.messages import (
-    NO_CALL_ID,
-    REASONING,
-    RESPONSES,
-    ChatMessage,
-    as_text,
-    called,
-    dumps,
-    freeze,
-    storable,
-    thaw,
-)
+from django_convmemory.messages import ChatMessage
 
 Item = dict[str, Any]
 
@@ -57,11 +46,11 @@ def message(item: Any) -> ChatMessage:
     """
     if not isinstance(item, Mapping):
         raise InvalidMessage(f"An item must be a dict, not {type(item).__name__}.")
-    item = storable(item)
+    item = chat.storable(item)
     if item.get("call_id") == "":
-        item["call_id"] = NO_CALL_ID
-    item = freeze(item, "item")
-    return ChatMessage(**_fields(item), format=RESPONSES, item=item)
+        item["call_id"] = chat.NO_CALL_ID
+    item = chat.freeze(item, "item")
+    return ChatMessage(**_fields(item), format=chat.RESPONSES, item=item)
 
 
 def items(messages: Sequence[ChatMessage]) -> list[Item]:
@@ -79,7 +68,7 @@ def items(messages: Sequence[ChatMessage]) -> list[Item]:
         item = _item(each)
         form = None if item is None else item.get("type")
         if item is not None and (form in _PLAIN_FORMS or itemless.isdisjoint(_call_ids(each))):
-            made.append(thaw(item))
+            made.append(chat.thaw(item))
         elif each.tool_call_id is not None:
             form = "custom_tool_call_output" if each.tool_call_id in custom else "function_call_output"
             made.append({"type": form, "call_id": each.tool_call_id, "output": responses.content_of(each)})
@@ -91,13 +80,17 @@ def items(messages: Sequence[ChatMessage]) -> list[Item]:
 def _without_torn_thoughts(messages: Sequence[ChatMessage]) -> Iterator[ChatMessage]:
     for is_response, run in itertools.groupby(messages, key=_is_of_response):
         said = list(run)
-        if is_response and any(each.kind == REASONING for each in said) and any(each.item is None for each in said):
-            said = [_without_thought(each) for each in said if each.kind != REASONING]
+        if (
+            is_response
+            and any(each.kind == chat.REASONING for each in said)
+            and any(each.item is None for each in said)
+        ):
+            said = [_without_thought(each) for each in said if each.kind != chat.REASONING]
         yield from said
 
 
 def _is_of_response(message: ChatMessage) -> bool:
-    return message.format == RESPONSES and message.role == "assistant"
+    return message.format == chat.RESPONSES and message.role == "assistant"
 
 
 def _without_thought(message: ChatMessage) -> ChatMessage:
@@ -112,7 +105,7 @@ def _without_thought(message: ChatMessage) -> ChatMessage:
 
 
 def _item(message: ChatMessage) -> Mapping[str, Any] | None:
-    return message.item if message.format == RESPONSES else None
+    return message.item if message.format == chat.RESPONSES else None
 
 
 def _call_ids(message: ChatMessage) -> Sequence[str]:
@@ -120,7 +113,7 @@ def _call_ids(message: ChatMessage) -> Sequence[str]:
 
 
 def _call_item(call: Mapping[str, Any]) -> Item:
-    name, arguments = called(call)
+    name, arguments = chat.called(call)
     if isinstance(call.get("custom"), Mapping):
         return {"type": "custom_tool_call", "call_id": call["id"], "name": name, "input": arguments}
     return {"type": "function_call", "call_id": call["id"], "name": name, "arguments": arguments}
@@ -130,13 +123,13 @@ def _fields(item: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of the chat message."""
     form = str(item.get("type") or "message")
     if form == "reasoning":
-        return {"role": "assistant", "kind": REASONING}
+        return {"role": "assistant", "kind": chat.REASONING}
     call_id = item.get("call_id") or item.get("id")
     if form in _CALLS and isinstance(call_id, str):
         return {"role": "assistant", "tool_calls": [_call(form, call_id, item)]}
     if form == "mcp_approval_response":
         answered = item.get("approval_request_id")
-        return {"role": "tool", "content": as_text(item.get("approve")), "tool_call_id": answered}
+        return {"role": "tool", "content": chat.as_text(item.get("approve")), "tool_call_id": answered}
     if form.endswith("_output") and isinstance(call_id, str):
         return {"role": "tool", "content": _content(item.get("output", "")), "tool_call_id": call_id}
     role = item.get("role")
@@ -144,12 +137,12 @@ def _fields(item: Mapping[str, Any]) -> dict[str, Any]:
         return {"role": role, "content": _content(item.get("content") or "")}
     if role in ("system", "developer"):
         return {"role": "user", "name": role, "content": _content(item.get("content") or "")}
-    told = [as_text(item[name]) for name in _TOLD if item.get(name)]
+    told = [chat.as_text(item[name]) for name in _TOLD if item.get(name)]
     return {"role": "assistant", "content": " ".join([f"[{form}]", *told]), "kind": form[:32]}
 
 
 def _call(form: str, call_id: str, item: Mapping[str, Any]) -> Item:
-    arguments = as_text(next((item[name] for name in _CALLS[form] if item.get(name)), ""))
+    arguments = chat.as_text(next((item[name] for name in _CALLS[form] if item.get(name)), ""))
     name = str(item.get("name") or form.removesuffix("_call"))
     if form == "custom_tool_call":
         return {"id": call_id, "type": "custom", "custom": {"name": name, "input": arguments}}
@@ -163,13 +156,13 @@ def _content(content: Any) -> str | list[Item]:
     if isinstance(content, Mapping) and content.get("type") == "computer_screenshot":
         return [content_parts.stub("image")]
     if not isinstance(content, Sequence):
-        return as_text(content)
+        return chat.as_text(content)
     return content_parts.joined([_part(part) for part in content])
 
 
 def _part(part: Any) -> Item:
     if not isinstance(part, Mapping):
-        return {"type": "text", "text": as_text(part)}
+        return {"type": "text", "text": chat.as_text(part)}
     if isinstance(part.get("text"), str):
         return {"type": "text", "text": part["text"]}
     if isinstance(part.get("refusal"), str):
@@ -180,4 +173,4 @@ def _part(part: Any) -> Item:
     if form == "text":
         return {"type": form, "text": ""}
     # The bytes of a file are in the item. They need not be stored twice.
-    return content_parts.stub_of({**part, "type": form}) or content_parts.stub(form, len(dumps(part)))
+    return content_parts.stub_of({**part, "type": form}) or content_parts.stub(form, len(chat.dumps(part)))

@@ -14,9 +14,8 @@ from django_convmemory.operations import arguments
 from django_convmemory.operations.arguments import Named
 from django_convmemory.operations.folding import BaseMemory
 from django_convmemory.operations.twins import asynchronous
-from django_convmemory.rules import creations
 from django_convmemory.rules.counters import Batch, Entry
-from django_convmemory.rules.values import Appended, Receipt, SessionName
+from django_convmemory.rules.values import Appended, Creation, Receipt, SessionName
 
 
 class Append(BaseMemory):
@@ -43,7 +42,7 @@ class Append(BaseMemory):
         """
         description = arguments.description(title, {} if metadata is None else metadata, self.options.max_message_bytes)
         name, key = self.resolve(session), arguments.check_idempotency_key(idempotency_key)
-        creation = creations.creation(name.scope, key, "create", name.alias, name.key, description)
+        creation = Creation.of(name.scope, key, "create", name.alias, name.key, description)
         return self.store.create(name, **description, creation=creation)
 
     acreate = asynchronous(create)

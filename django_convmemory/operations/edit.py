@@ -12,8 +12,7 @@ from django_convmemory.operations import arguments
 from django_convmemory.operations.arguments import NOT_GIVEN, Named
 from django_convmemory.operations.folding import BaseMemory
 from django_convmemory.operations.twins import asynchronous
-from django_convmemory.rules import creations
-from django_convmemory.rules.values import Edited, StoredMessage
+from django_convmemory.rules.values import Creation, Edited, StoredMessage
 
 
 class Redacted(NamedTuple):
@@ -148,7 +147,7 @@ class Edit(BaseMemory):
         else:
             target = arguments.session_name(self.store, self.alias, key, owner, visitor)
         request = ("fork", source.name_hash, at, target.alias, target.key, description)
-        creation = creations.creation(target.scope, idempotency_key, *request)
+        creation = Creation.of(target.scope, idempotency_key, *request)
         forked = self.store.fork(source, target, at, self.threshold, **description, creation=creation)
         self._edited(forked.edited)
         return forked.session

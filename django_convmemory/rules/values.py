@@ -13,17 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, NamedTuple
 
-from django_convmemory.exceptions import (
-    IdempotencyConflict,
-    InvalidSession,
-    RedactedMessage,
-    SessionExists,
-    StaleRevision,
-    ToolResultRefused,
-    UnknownMessage,
-    UnknownSession,
-)
-from django_convmemory.messages import ChatMessage
+from django_convmemory import exceptions
+from django_convmemory.messages import ChatMessage, dumps
 from django_convmemory.rules import usage
 from django_convmemory.rules.counters import Counters, Covered, Entry, Pinned
 from django_convmemory.rules.exchanges import MessageRef
@@ -184,6 +175,35 @@ class StoredMessage(NamedTuple):
             "created_at": self.created_at.isoformat().replace("+00:00", "Z"),
             "redacted": self.redacted,
         }
+
+
+class Creation(NamedTuple):
+    """A request that creates a session, with its idempotency key. The session that was created holds the two hashes.
+
+    ``key_hash`` is the hash of the key and of its owner, so that each owner has keys of their own. ``request_hash``
+    tells a retry from another request.
+    """
+
+    key_hash: str
+    request_hash: str
+
+    @classmethod
+    def of(cls, scope: str, idempotency_key: str | None, *request: Any) -> Creation | None:
+        """Return the creation for the owner that ``scope`` names. ``request`` is JSON. None: there is no key."""
+        if idempotency_key is None:
+            return None
+        request_hash = hashlib.sha256(dumps(list(request)).encode()).hexdigest()
+        return cls(creation_key(scope, idempotency_key), request_hash)
+
+
+def creation_key(scope: str, idempotency_key: str) -> str:
+    """Return the hash of an owner's key, in hex."""
+    return hashlib.sha256(f"{scope}\0{idempotency_key}".encode()).hexdigest()
+
+
+def session_key(idempotency_key: str) -> str:
+    """Return a key for the session of a request that names none: the same key for each retry."""
+    return str(uuid.UUID(bytes=hashlib.sha256(idempotency_key.encode()).digest()[:16], version=4))
 
 
 class Edited(NamedTuple):
@@ -430,51 +450,61 @@ def _is_reply(stored: StoredMessage) -> bool:
     )
 
 
-def stale(revision: int, now: int) -> StaleRevision:
+def stale(revision: int, now: int) -> exceptions.StaleRevision:
     """Return the error for an edit of an earlier revision."""
-    return StaleRevision(
+    return exceptions.StaleRevision(
         f"The session was changed: it is at revision {now}, not {revision}; load it again, and check whether the "
         "edit is still wanted."
     )
 
 
-def id_taken() -> IdempotencyConflict:
+def id_taken() -> exceptions.IdempotencyConflict:
     """Return the error for a message whose id another message of the session has."""
-    return IdempotencyConflict("The session has a message with this id already. Send a new id, or leave it out.")
+    return exceptions.IdempotencyConflict(
+        "The session has a message with this id already. Send a new id, or leave it out."
+    )
 
 
-def no_message(position: int, last: int) -> UnknownMessage:
+def creation_conflict() -> exceptions.IdempotencyConflict:
+    """Return the error for an idempotency key that created another session."""
+    return exceptions.IdempotencyConflict(
+        "This idempotency key has created a session by another request. Use a new key for a new request, and the same "
+        "request for a retry."
+    )
+
+
+def no_message(position: int, last: int) -> exceptions.UnknownMessage:
     """Return the error for a position without a message."""
-    return UnknownMessage(f"The session has no message at position {position}; its last one is at {last}.")
+    return exceptions.UnknownMessage(f"The session has no message at position {position}; its last one is at {last}.")
 
 
-def redacted(position: int) -> RedactedMessage:
+def redacted(position: int) -> exceptions.RedactedMessage:
     """Return the error for a change of a redacted message."""
-    return RedactedMessage(f"The message at position {position} is redacted, so its metadata stays empty.")
+    return exceptions.RedactedMessage(f"The message at position {position} is redacted, so its metadata stays empty.")
 
 
-def no_owner(owner: object) -> InvalidSession:
+def no_owner(owner: object) -> exceptions.InvalidSession:
     """Return the error for an owner who is not a saved user."""
-    return InvalidSession(
+    return exceptions.InvalidSession(
         f"An object of type {type(owner).__name__} cannot own a session: an owner is a user of the "
         "site, who is saved. For somebody who is not logged in, give visitor=…, a random id that the site keeps in its "
         "own session."
     )
 
 
-def no_session(name: SessionName) -> InvalidSession:
+def no_session(name: SessionName) -> exceptions.InvalidSession:
     """Return the error for a fork of a missing session."""
-    return InvalidSession(f"There is no session {name.key!r} to copy.")
+    return exceptions.InvalidSession(f"There is no session {name.key!r} to copy.")
 
 
-def gone(name: SessionName) -> UnknownSession:
+def gone(name: SessionName) -> exceptions.UnknownSession:
     """Return the error for a session that does not exist, or not any more."""
-    return UnknownSession(f"The session {name.key!r:.300} does not exist, or belongs to somebody else now.")
+    return exceptions.UnknownSession(f"The session {name.key!r:.300} does not exist, or belongs to somebody else now.")
 
 
-def session_exists(name: SessionName) -> SessionExists:
+def session_exists(name: SessionName) -> exceptions.SessionExists:
     """Return the error for a new session whose name is taken."""
-    return SessionExists(f"A session with the key {name.key!r:.300} already exists. Choose another key.")
+    return exceptions.SessionExists(f"A session with the key {name.key!r:.300} already exists. Choose another key.")
 
 
 MAX_ALIAS_LENGTH = 100
@@ -631,14 +661,14 @@ def after_publishing(claim: Claim, version: NewVersion, number: int) -> Claim:
     )
 
 
-def late_result(call_id: str, calling: int, closing: int | None) -> ToolResultRefused:
+def late_result(call_id: str, calling: int, closing: int | None) -> exceptions.ToolResultRefused:
     """Return the error for a tool result that comes too late. It names the message that closed the exchange."""
     reason = (
         f"the assistant message at position {closing} closed its exchange"
         if closing
         else "every call of that message has a result"
     )
-    return ToolResultRefused(
+    return exceptions.ToolResultRefused(
         f"The call {call_id!r:.100} was made by the assistant message at position {calling}, and {reason}. It is too "
         "late for a result. Store results before the next assistant message, or leave them out.",
         call_id,

@@ -12,9 +12,8 @@ from django.db import IntegrityError
 from django_convmemory import models
 from django_convmemory.clock import Clock
 from django_convmemory.exceptions import InvalidSession
-from django_convmemory.rules import creations, values
-from django_convmemory.rules.creations import Creation
-from django_convmemory.rules.values import SessionName
+from django_convmemory.rules import values
+from django_convmemory.rules.values import Creation, SessionName
 from django_convmemory.store import transactions
 from django_convmemory.store.database import Database
 
@@ -108,7 +107,7 @@ def replayed(using: str, creation: Creation | None) -> models.Session | None:
     if session is None:
         return None
     if session.creation_hash != creation.request_hash:
-        raise creations.conflict()
+        raise values.creation_conflict()
     session.replayed = True
     return session
 

@@ -21,9 +21,8 @@ from typing import Any
 
 from django_convmemory import exceptions
 from django_convmemory.messages import frozen_json
-from django_convmemory.rules import creations, exchanges, segments, turns, used_keys, values
+from django_convmemory.rules import exchanges, segments, turns, used_keys, values
 from django_convmemory.rules.counters import Batch, Counters, Covered, Entry, Previous, Row
-from django_convmemory.rules.creations import Creation
 from django_convmemory.rules.exchanges import MessageRef, Turn
 from django_convmemory.rules.pause import Pause, wait_after_lease
 from django_convmemory.rules.segments import Extent, Indexable, IndexRead, Segment, Unindexed
@@ -61,7 +60,7 @@ class Session:
     session_name: SessionName
     title: str = ""
     metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    creation: Creation | None = None
+    creation: values.Creation | None = None
     id: int = 0
     public_id: str = ""
     # The session was created by an earlier request with the same idempotency key.
@@ -310,12 +309,12 @@ class InMemoryStore:
         sessions, wanted = self._sessions.values(), {"alias": alias, **scope}.items()
         return [session for session in sessions if wanted <= vars(session.session_name).items()]
 
-    def _created_by(self, creation: Creation | None) -> Session | None:
+    def _created_by(self, creation: values.Creation | None) -> Session | None:
         """Return the session that an earlier request with the same key created."""
         for session in self._sessions.values():
             if creation and session.creation and session.creation.key_hash == creation.key_hash:
                 if session.creation != creation:
-                    raise creations.conflict()
+                    raise values.creation_conflict()
                 return dataclasses.replace(session, replayed=True)
         return None
 
@@ -382,7 +381,7 @@ class InMemoryStore:
         return appended._replace(turned_due=appended.turned_due or bool(edited and edited.turned_due))
 
     def create(
-        self, name: SessionName, *, title: str, metadata: Mapping[str, Any], creation: Creation | None = None
+        self, name: SessionName, *, title: str, metadata: Mapping[str, Any], creation: values.Creation | None = None
     ) -> Session:
         earlier = self._created_by(creation)
         if earlier is None and self.session(name).id:
@@ -493,7 +492,7 @@ class InMemoryStore:
         threshold: Threshold,
         *,
         title: str | None = None,
-        creation: Creation | None = None,
+        creation: values.Creation | None = None,
     ) -> values.Forked:
         session = self.session(source)
         if not session.id:

@@ -37,7 +37,7 @@ from django_convmemory.api.serializers.sessions import SessionSerializer
 from django_convmemory.exceptions import StaleRevision, UnknownMessage
 from django_convmemory.memory import memories
 from django_convmemory.operations.handles import ConversationMemory, SessionHandle
-from django_convmemory.rules import creations
+from django_convmemory.rules.values import session_key
 from django_convmemory.store import transactions
 
 T = TypeVar("T")
@@ -375,4 +375,4 @@ def new_key(body: Mapping[str, Any], idempotency_key: str | None) -> str:
     """Return the key of a new session: that of the body, or a random one, which each retry makes again."""
     if "key" in body:
         return str(body["key"])
-    return str(uuid.uuid4()) if idempotency_key is None else creations.session_key(idempotency_key)
+    return str(uuid.uuid4()) if idempotency_key is None else session_key(idempotency_key)

@@ -20,7 +20,7 @@ from django_convmemory.api.throttles import CreateThrottle, ModelThrottle
 from django_convmemory.api.views.base import KeyedView, ScopedView, TaggedView, ids_in_body, new_key
 from django_convmemory.maintenance.transfer import exporting
 from django_convmemory.memory import memories
-from django_convmemory.rules import creations
+from django_convmemory.rules.values import creation_key
 
 
 class SessionList(KeyedView):
@@ -154,7 +154,7 @@ class Fork(KeyedView):
     def _has_created(self, scope: str, key: str) -> bool:
         """Return whether a request of the owner that ``scope`` names has created a session with the key."""
         rows = models.Session.objects.using(self.using)
-        return rows.filter(creation_key=creations.key_hash(scope, key)).exists()
+        return rows.filter(creation_key=creation_key(scope, key)).exists()
 
 
 class WorkView(ScopedView):

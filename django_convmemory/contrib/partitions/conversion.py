@@ -29,16 +29,7 @@ from django.db import Error, transaction
 
 from django_convmemory.contrib.partitions import tables
 from django_convmemory.contrib.partitions.database import PatientDatabase
-from django_convmemory.contrib.partitions.tables import (
-    EMPTYING,
-    MESSAGES,
-    MIRROR,
-    NEW,
-    OLD,
-    Altered,
-    State,
-    Table,
-)
+from django_convmemory.contrib.partitions.tables import EMPTYING, MESSAGES, MIRROR, NEW, OLD, Altered, State, Table
 from django_convmemory.store import database as store_database, transactions
 
 # In versions of PostgreSQL: the first one that finds rows by a range of pages.
