@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import json
 import sys
 import time
 import types
@@ -22,7 +21,7 @@ from django_convmemory.chat_models.base import ChatModel, ChatResponse
 from django_convmemory.chat_models.openai import OpenAIChatModel
 from django_convmemory.conf import from_settings
 from django_convmemory.contrib.monitoring import figures
-from django_convmemory.messages import ChatMessage
+from django_convmemory.messages import ChatMessage, dumps
 from django_convmemory.observers import ModelCall, Observer, Run, Search
 from django_convmemory.rules.options import check_type
 from django_convmemory.store import transactions
@@ -110,7 +109,7 @@ class Telemetry(Observer):
         failed: dict[str, str] = {}
         with self._span(name, kind, {**known, CONVERSATION: call.public_id}) as span:
             if self.options.content and span.is_recording():
-                span.set_attribute("gen_ai.input.messages", _dumps([_message(each) for each in call.request.messages]))
+                span.set_attribute("gen_ai.input.messages", dumps([_message(each) for each in call.request.messages]))
             try:
                 yield
             except BaseException as error:
@@ -134,7 +133,7 @@ class Telemetry(Observer):
             if self.options.content and span.is_recording():
                 records = [{"id": str(hit.position), "content": hit.excerpt, "score": hit.score} for hit in search.hits]
                 span.set_attribute("gen_ai.memory.query.text", search.query)
-                span.set_attribute("gen_ai.memory.records", _dumps(records))
+                span.set_attribute("gen_ai.memory.records", dumps(records))
 
     def loaded(self, alias: str, omitted: int) -> None:
         if omitted:
@@ -152,7 +151,7 @@ class Telemetry(Observer):
         span.set_attributes(of_answer(call.response))
         if self.options.content and span.is_recording():
             answer = {**_message(call.response.message), "finish_reason": call.response.finish_reason}
-            span.set_attribute("gen_ai.output.messages", _dumps([answer]))
+            span.set_attribute("gen_ai.output.messages", dumps([answer]))
         return {"gen_ai.response.model": call.response.model} if call.response.model else {}
 
     def _count_cached(self, call: ModelCall) -> None:
@@ -226,10 +225,6 @@ def _message(message: ChatMessage) -> dict[str, Any]:
     return {"role": message.role, "parts": [{"type": "text", "content": message.text}]}
 
 
-def _dumps(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
 # Whether another instrumentation makes the spans of the openai client's calls already.
 
 
@@ -254,50 +249,29 @@ class Instruments:
 
     def __init__(self, provider: MeterProvider | None, *, gauges: bool) -> None:
         meter: Meter = metrics.get_meter("django_convmemory", meter_provider=provider)
-        self.duration = meter.create_histogram(
-            "gen_ai.client.operation.duration",
-            unit="s",
-            description="GenAI operation duration.",
-            explicit_bucket_boundaries_advisory=DURATION_BOUNDARIES,
-        )
-        self.tokens = meter.create_histogram(
+        histogram, counter, gauge = meter.create_histogram, meter.create_counter, meter.create_observable_gauge
+        seconds = functools.partial(histogram, unit="s", explicit_bucket_boundaries_advisory=DURATION_BOUNDARIES)
+        self.duration = seconds("gen_ai.client.operation.duration", description="GenAI operation duration.")
+        self.fold_duration = seconds("convmemory.fold.duration", description="Duration of a run of compaction.")
+        self.tokens = histogram(
             "gen_ai.client.token.usage",
             unit="{token}",
             description="Number of input and output tokens used.",
             explicit_bucket_boundaries_advisory=TOKEN_BOUNDARIES,
         )
-        self.cached_tokens = meter.create_counter(
-            "convmemory.cached_tokens",
-            unit="{token}",
-            description="Tokens of the prompts of folds that came from the provider's cache.",
+        self.folds = counter("convmemory.folds", "{fold}", "Runs of compaction, by outcome.")
+        self.cached_tokens = counter(
+            "convmemory.cached_tokens", "{token}", "Tokens of the prompts of folds that came from the provider's cache."
         )
-        self.folds = meter.create_counter(
-            "convmemory.folds", unit="{fold}", description="Runs of compaction, by outcome."
-        )
-        self.fold_duration = meter.create_histogram(
-            "convmemory.fold.duration",
-            unit="s",
-            description="Duration of a run of compaction.",
-            explicit_bucket_boundaries_advisory=DURATION_BOUNDARIES,
-        )
-        self.omitted = meter.create_counter(
+        self.omitted = counter(
             "convmemory.omitted_messages",
-            unit="{message}",
-            description="Messages that a context had no room for and that no summary covered.",
+            "{message}",
+            "Messages that a context had no room for and that no summary covered.",
         )
         if gauges:
-            meter.create_observable_gauge(
-                "convmemory.sessions.due",
-                callbacks=[functools.partial(_observed, "due")],
-                unit="{session}",
-                description="Sessions that wait to be folded.",
-            )
-            meter.create_observable_gauge(
-                "convmemory.sessions.oldest_due",
-                callbacks=[functools.partial(_observed, "oldest_due_seconds")],
-                unit="s",
-                description="How long the longest waiting session has been due.",
-            )
+            due, oldest = (functools.partial(_observed, field) for field in ("due", "oldest_due_seconds"))
+            gauge("convmemory.sessions.due", [due], "{session}", "Sessions that wait to be folded.")
+            gauge("convmemory.sessions.oldest_due", [oldest], "s", "How long the longest waiting session has been due.")
 
 
 def _observed(field: str, options: CallbackOptions) -> Iterable[Observation]:
