@@ -77,8 +77,12 @@ def freeze(value: Any, where: str, depth: int = 0, *, max_depth: int = MAX_DEPTH
     """
     if isinstance(value, str):
         return check_text(value, where)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InvalidMessage(f"{where} holds {value}, which JSON cannot represent. Store it as a string or None.")
+    if isinstance(value, int) and value.bit_length() > _MOST_BITS:
+        raise InvalidMessage(f"{where} holds an integer of more than {_MOST_BITS} bits. Store it as a string.")
     if value is None or isinstance(value, (bool, int, float)):
-        return _check_number(value, where)
+        return value
     if depth >= max_depth:
         raise InvalidMessage(f"{where} is nested deeper than {max_depth} levels. Flatten it.")
     if isinstance(value, Mapping):
@@ -104,14 +108,6 @@ def frozen_json(value: Any) -> Any:
         return FrozenDict((key, frozen_json(item)) for key, item in value.items())
     if isinstance(value, list):
         return tuple(map(frozen_json, value))
-    return value
-
-
-def _check_number(value: object, where: str) -> object:
-    if isinstance(value, float) and not math.isfinite(value):
-        raise InvalidMessage(f"{where} holds {value}, which JSON cannot represent. Store it as a string or None.")
-    if isinstance(value, int) and value.bit_length() > _MOST_BITS:
-        raise InvalidMessage(f"{where} holds an integer of more than {_MOST_BITS} bits. Store it as a string.")
     return value
 
 
@@ -522,15 +518,14 @@ def _sent_calls(tool_calls: Any) -> Any:
     """Return tool calls without what the openai client has added. Calls of another form stay as they are."""
     if not isinstance(tool_calls, (list, tuple)):
         return tool_calls
+
+    def sent(details: Any) -> Any:
+        if not isinstance(details, Mapping):
+            return details
+        return {name: value for name, value in details.items() if name not in _NEVER_SENT_IN_CALLS}
+
     return [
-        {
-            field: {name: item for name, item in value.items() if name not in _NEVER_SENT_IN_CALLS}
-            if isinstance(value, Mapping)
-            else value
-            for field, value in call.items()
-        }
-        if isinstance(call, Mapping)
-        else call
+        {field: sent(value) for field, value in call.items()} if isinstance(call, Mapping) else call
         for call in tool_calls
     ]
 

@@ -190,16 +190,13 @@ class TokenBufferEstimate:
         return self.count_text(message.text)
 
 
-class SummaryBufferEstimate:
+class SummaryBufferEstimate(TokenBufferEstimate):
     """The estimate of synaptic's ``ConversationSummaryBufferMemory``: a quarter of the UTF-8 bytes, at least 1."""
 
     name = "summary_buffer_estimate"
 
     def count_text(self, text: str) -> int:
         return max(len(text.encode()) // 4, 1)
-
-    def count(self, message: ChatMessage) -> int:
-        return self.count_text(message.text)
 
 
 # The vocabulary files of tiktoken. The name of a file is the SHA-1 of its download address.

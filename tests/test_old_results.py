@@ -12,8 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from django_convmemory import models
-from django_convmemory.context.assembly import Context, Part
-from django_convmemory.context.old_results import CLEARED
+from django_convmemory.context.assembly import CLEARED, Context, Part
 from django_convmemory.memory import ConversationBufferMemory, ConversationSummaryBufferMemory
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.handles import ConversationMemory

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, overload
 
 from django_convmemory import messages
-from django_convmemory.context import old_results
 from django_convmemory.context.wire import anthropic, calls, chat, responses
 from django_convmemory.exceptions import InvalidArgument, InvalidMessage
 from django_convmemory.messages import ChatMessage, spoken
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from openai.types.chat import ChatCompletionMessageParam
     from openai.types.responses import ResponseInputItemParam
 
+CLEARED = "[This old result is not shown any more.]"
 PartName = Literal["system", "pinned", "summary", "tail", "recalled"]
 
 
@@ -255,7 +255,7 @@ def assemble(
         tail = [asked, *_shown(snapshot, strategy, counter, room - summary_tokens - asked.tokens)]
     changing_position = snapshot.counters.open_position
     if options.clear_tool_results is not None:
-        tail, gives_way_at = old_results.cleared(tail, options.clear_tool_results, counter)
+        tail, gives_way_at = _cleared(tail, options.clear_tool_results, counter)
         changing_position = changing_position or gives_way_at
     tail_tokens = _total(tail)
     if summary is not None and summary_tokens + tail_tokens > room:
@@ -387,3 +387,43 @@ def _first_after(tokens: Sequence[int], starts: Sequence[int], first: int, cut: 
             return start
         passed += sum(tokens[start:end])
     return starts[-1] if starts and starts[-1] >= first else first
+
+
+# Old results of tools give way: a context shows a short text in their place. The positions of the results decide which
+# ones give way. So nothing is stored or counted, and all processes show the same.
+
+
+def _cleared(rows: Sequence[MessageRef], newest: int, counter: TokenCounter) -> tuple[Sequence[MessageRef], int]:
+    """Return well-formed ``rows`` with :data:`CLEARED` in place of old results.
+
+    At least the ``newest`` results stay, and less than twice as many. Results that the model has not seen stay too. If
+    some of them give way after the next reply, return also the position at which their exchange begins, otherwise 0.
+    """
+    positions = sorted([row.position for row in rows if row.message.role == "tool" and row.position])
+    if len(positions) <= newest:
+        return rows, 0
+    first = _first_that_stays(positions, newest)
+    seen_before = max([row.position for row in rows if row.message.role == "assistant"], default=0)
+    shown, changing = list(rows), 0
+    for index, row in enumerate(rows):
+        if row.message.role != "tool" or not 0 < row.position < first:
+            continue
+        if row.position > seen_before:
+            changing = row.answers or 0
+        else:
+            message = dataclasses.replace(row.message.without_item(), content=CLEARED, extra=messages.FrozenDict())
+            shown[index] = row._replace(message=message, tokens=counter.count(message))
+    return shown, changing
+
+
+def _first_that_stays(positions: Sequence[int], newest: int) -> int:
+    """Return the position from which on results stay: a multiple of a step. So contexts begin alike between two steps.
+
+    A step of ``newest`` positions has at most as many results, so less than twice as many stay. In a loop of single
+    calls, every second message is a result. Then a step of twice the length has no more, and is taken less often.
+    """
+    for step in (2 * newest, newest):
+        first = positions[-newest] // step * step
+        if sum([position >= first for position in positions]) < 2 * newest:
+            break
+    return first

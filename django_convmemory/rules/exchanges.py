@@ -44,15 +44,13 @@ def starts(turns: Sequence[Turn | MessageRef], open_position: int = 0) -> list[i
     reaches to the end.
     """
     ends = {turn.answers: index for index, turn in enumerate(turns) if turn.answers is not None}
-    if not ends and not open_position:
+    if not turns or not (ends or open_position):
         return list(range(len(turns)))  # The usual case: each message is an exchange.
-    starts = []
-    inside = -1
-    if turns:
-        first = turns[0].position
-        inside = max((end for position, end in ends.items() if position < first), default=-1)
-        if 0 < open_position < first:
-            return []
+    starts: list[int] = []
+    first = turns[0].position
+    if 0 < open_position < first:
+        return starts
+    inside = max((end for position, end in ends.items() if position < first), default=-1)
     for index, turn in enumerate(turns):
         if index <= inside:
             continue

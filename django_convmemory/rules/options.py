@@ -142,13 +142,8 @@ def check_type(what: str, value: object, annotation: Any, *, shown: bool = True)
     The error shows the value if ``shown`` is true. A secret must not be shown.
     """
     allowed = typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
-    if isinstance(value, bool) and bool not in allowed:
-        fits = False
-    elif float in allowed and isinstance(value, int):
-        fits = True
-    else:
-        fits = isinstance(value, tuple(allowed))
-    if not fits:
+    kinds = (*allowed, int) if float in allowed else tuple(allowed)
+    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in allowed):
         names = " or ".join("None" if kind is type(None) else kind.__name__ for kind in allowed)
         is_not = repr(value)[:100] if shown else f"a {type(value).__name__}"
         raise ValueError(f"{what} must be {names}, not {is_not}.")

@@ -283,9 +283,8 @@ class Situation(NamedTuple):
 
     def first(self) -> Choice:
         """Return the model to ask for a chunk."""
-        if not self.admission.own:
-            return Choice.FALLBACK
-        return Choice.FALLBACK if self.attempts > self.max_attempts and self.may_stand_in() else Choice.OWN
+        stands_in = self.attempts > self.max_attempts and self.may_stand_in()
+        return Choice.FALLBACK if stands_in or not self.admission.own else Choice.OWN
 
     def following(self, own_error: Exception | None, fallback_error: Exception | None) -> Choice | None:
         """Return the model to ask for the same chunk after these errors, or None."""

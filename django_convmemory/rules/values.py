@@ -440,14 +440,11 @@ def turn_of(question: int, following: Iterable[StoredMessage]) -> list[StoredMes
 
 def reply_in(messages: Sequence[StoredMessage]) -> StoredMessage | None:
     """Return the reply among the messages of a turn, or None: the one that ended it, or an assistant's text."""
-    return next(filter(_is_reply, reversed(messages)), None)
-
-
-def _is_reply(stored: StoredMessage) -> bool:
-    message = stored.message
-    return stored.cut_off is not None or (
-        stored.reply_to is None and message.role == "assistant" and not message.tool_calls
-    )
+    for stored in reversed(messages):
+        is_text = stored.message.role == "assistant" and not stored.message.tool_calls
+        if stored.cut_off is not None or (stored.reply_to is None and is_text):
+            return stored
+    return None
 
 
 def stale(revision: int, now: int) -> exceptions.StaleRevision:
