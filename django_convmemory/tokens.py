@@ -139,14 +139,11 @@ def measure(message: ChatMessage, counter: TokenCounter, limit: int) -> int:
     texts = [part["text"] for part in parts if isinstance(part.get("text"), str) and len(part["text"]) > _PIECE]
     if not texts:
         return counter.count(message)
-    rests = [text[_PIECE:] for text in texts]
     total, counted = counter.count(_with_short_texts(message)), len(texts) * _PIECE
-    for rest in rests:
-        for start in range(0, len(rest), _PIECE):
-            if total > limit:
-                return round(total * sum(map(len, texts)) / counted)
-            piece = rest[start : start + _PIECE]
-            total, counted = total + counter.count_text(piece), counted + len(piece)
+    for piece in (text[start : start + _PIECE] for text in texts for start in range(_PIECE, len(text), _PIECE)):
+        if total > limit:
+            return round(total * sum(map(len, texts)) / counted)
+        total, counted = total + counter.count_text(piece), counted + len(piece)
     return total
 
 

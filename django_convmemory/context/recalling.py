@@ -97,11 +97,7 @@ def _message(chosen: Sequence[tuple[RankedMessage, Hit]], zone: dt.tzinfo) -> Ch
 
 
 def _quote(stored: StoredMessage, hit: Hit, zone: dt.tzinfo) -> str:
-    """Return a message as a quote: ``12, 2026-03-01 [user] text``. Further lines are indented."""
-    message = stored.message
-    text = spoken(message)
+    text = spoken(stored.message)
     if len(text) > _LONGEST_QUOTE:
         text = hit.excerpt
-    day = transcript.day(stored.created_at, zone)
-    turn = transcript.turn(ChatMessage.restore(message.role, text, message.kind, name=message.name))
-    return f"{stored.position}, {day} {turn}"
+    return transcript.quote(stored, text, hit.role, hit.name, zone)

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from django_convmemory.exceptions import InvalidArgument
-from django_convmemory.messages import ChatMessage
 from django_convmemory.operations import arguments
 from django_convmemory.operations.handles import SessionHandle
 from django_convmemory.operations.twins import asynchronous
@@ -87,10 +86,8 @@ class SearchHistory:
         hits = self.session.search(query, limit=100)
         spoken = [hit for hit in hits if hit.role in {"user", "assistant"}][: self.limit]
         zone = self.session.memory.requests.zone
-        lines = []
-        for hit in sorted(spoken, key=lambda hit: hit.position):
-            turn = transcript.turn(ChatMessage.restore(hit.role, hit.excerpt, "chat", hit.name))
-            lines.append(f"{hit.position}, {transcript.day(hit.created_at, zone)} {turn}")
+        spoken.sort(key=lambda hit: hit.position)
+        lines = [transcript.quote(hit, hit.excerpt, hit.role, hit.name, zone) for hit in spoken]
         return "\n".join([SEARCH_ANSWER, *lines]) if lines else _NOTHING
 
     arun = asynchronous(run)

@@ -247,7 +247,8 @@ class SummaryBuffer(Strategy):
     def plan(self, tokens: Sequence[int], starts: Sequence[int], user_starts: Sequence[int] = ()) -> int:
         if len(starts) < 2 or sum(tokens) <= self.max_token_limit:
             return 0
-        return _cut(starts, user_starts, _first_that_fits(tokens, self.kept_tokens))
+        from_the_end = list(itertools.accumulate(reversed(tokens)))
+        return _cut(starts, user_starts, len(tokens) - bisect.bisect_right(from_the_end, self.kept_tokens))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -291,9 +292,3 @@ def _exchange_at_or_after(starts: Sequence[int], index: int, *, default: int) ->
     """Return the first index in ``starts`` that is not before ``index``, or ``default`` if there is none."""
     number = bisect.bisect_left(starts, index)
     return starts[number] if number < len(starts) else default
-
-
-def _first_that_fits(tokens: Sequence[int], limit: int) -> int:
-    """Return the smallest index from which on ``tokens`` add up to at most ``limit``."""
-    from_the_end = list(itertools.accumulate(reversed(tokens)))
-    return len(tokens) - bisect.bisect_right(from_the_end, limit)

@@ -6,6 +6,7 @@ import contextlib
 import datetime as dt
 import hashlib
 from collections.abc import Sequence
+from typing import Any
 
 from django_convmemory.messages import ChatMessage, spoken
 
@@ -31,6 +32,12 @@ def turn(message: ChatMessage) -> str:
     # Without brackets, a name cannot close the label and open another one.
     speaker = message.role if not message.name else f"{message.role} {message.name.translate(_BRACKETS)}"
     return f"[{' '.join(speaker.split())}] " + "\n    ".join(text.splitlines() or [""])
+
+
+def quote(stored: Any, text: str, role: str, name: str | None, zone: dt.tzinfo) -> str:
+    """Return ``text`` as a quote of a stored message or a hit: ``12, 2026-03-01 [user] text``."""
+    said = turn(ChatMessage.restore(role, text, "chat", name=name))
+    return f"{stored.position}, {day(stored.created_at, zone)} {said}"
 
 
 def day(moment: dt.datetime | None, zone: dt.tzinfo) -> dt.date | None:

@@ -72,10 +72,8 @@ def behind(using: str, alias: str, model: int) -> SessionQuerySet:
 
 def missing(using: str, session_id: int, model: int, *, limit: int) -> Missing | None:
     """Return the next messages after the last vector, at most ``limit``. None: there are none, or no such session."""
-    extent = Session.objects.using(using).filter(pk=session_id).values_list("epoch", "last_position").first()
-    if extent is None:
-        return None
-    epoch, end = extent
+    sessions = Session.objects.using(using).filter(pk=session_id)
+    epoch, end = sessions.values_list("epoch", "last_position").first() or (0, 0)
     embedded = _last(using, session_id, model).first() or 0
     rows = index_rows.messages_of(using, session_id, embedded + 1, min(end, embedded + limit))
     texts = {stored.position: text_of(stored) for stored in rows}

@@ -22,7 +22,7 @@ from pydantic import Field
 
 from django_convmemory import models
 from django_convmemory.exceptions import ConvMemoryError
-from django_convmemory.messages import ChatMessage, spoken
+from django_convmemory.messages import spoken
 from django_convmemory.operations.handles import ConversationMemory
 from django_convmemory.rules import transcript
 from django_convmemory.scheduling import NullScheduler
@@ -161,8 +161,7 @@ class _Tools:
 
     def _line(self, at: Any, text: str, role: str, name: str | None) -> str:
         """Return a message, or a hit, as a line with its position and its day. Further lines are indented."""
-        day = transcript.day(at.created_at, self.memory.requests.zone)
-        return f"{at.position}, {day} {transcript.turn(ChatMessage.restore(role, text, 'chat', name))}"
+        return transcript.quote(at, text, role, name, self.memory.requests.zone)
 
 
 def _described(session: models.Session) -> str:
