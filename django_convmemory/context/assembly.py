@@ -363,15 +363,11 @@ def _shown(snapshot: Snapshot, strategy: Strategy, counter: TokenCounter, budget
         first = _first_after(tokens, starts, first, cut)
     if plain:
         return tail[first:]
-    shown = []
-    for start, end in itertools.pairwise([*starts, len(tail)]):
-        if start >= first:
-            shown.append(
-                [
-                    row if row.position else row._replace(tokens=counter.count(row.message))
-                    for row in exchanges.well_formed(tail[start:end])
-                ]
-            )
+    bounds = itertools.pairwise([*starts, len(tail)])
+    whole = [exchanges.well_formed(tail[start:end]) for start, end in bounds if start >= first]
+    shown = [
+        [row if row.position else row._replace(tokens=counter.count(row.message)) for row in rows] for rows in whole
+    ]
     # The placeholders of missing results count, but no step knows of them.
     left = sum(map(_total, shown))
     while len(shown) > 1 and left > budget:

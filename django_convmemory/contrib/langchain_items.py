@@ -98,11 +98,8 @@ def _calls(data: Mapping[str, Any]) -> list[dict[str, Any]]:
     if calls or not isinstance(more, Mapping):
         return calls
     # Old versions had the calls of OpenAI there only.
-    return [
-        dict(call)
-        for call in _list(more.get("tool_calls"))
-        if isinstance(call, Mapping) and isinstance(call.get("id") or "", str)
-    ]
+    calls = _list(more.get("tool_calls"))
+    return [dict(call) for call in calls if isinstance(call, Mapping) and isinstance(call.get("id") or "", str)]
 
 
 def _content(content: Any) -> str | list[dict[str, Any]]:

@@ -132,10 +132,8 @@ class ConvMemorySession(SessionABC):
         if options.summary_role != "user" and options.summary_prefix:
             return True
         # A user could write the same words as any prefix.
-        return any(
-            part.name == "summary" and part.message.text == message.text
-            for part in self._session.load(recall=False).parts
-        )
+        parts = self._session.load(recall=False).parts
+        return any(part.name == "summary" and part.message.text == message.text for part in parts)
 
 
 def _made(history: Iterable[StoredMessage]) -> list[responses_items.Item]:

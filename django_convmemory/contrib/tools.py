@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from django_convmemory.exceptions import InvalidArgument
+from django_convmemory.messages import loads
 from django_convmemory.operations import arguments
 from django_convmemory.operations.handles import SessionHandle
 from django_convmemory.operations.twins import asynchronous
@@ -105,10 +105,7 @@ def _query(call: object, name: str) -> str | None:
     if given is None:
         given = _field(function, "input")
     if isinstance(given, str):
-        try:
-            given = json.loads(given)
-        except (ValueError, RecursionError):
-            return None
+        given = loads(given)
     query = given.get("query") if isinstance(given, Mapping) else None
     return query if isinstance(query, str) else None
 

@@ -314,14 +314,11 @@ def new_ids(count: int) -> tuple[uuid.UUID, ...]:
     """Return ids for ``count`` messages: UUIDs of version 7. They begin with the time, and each is above the last."""
     # The time in 4096ths of a millisecond: 48 bits of milliseconds, and 12 bits that follow the version.
     now = time.time_ns() * 4096 // 1_000_000
-    return tuple(
-        [
-            uuid.UUID(
-                int=tick >> 12 << 80 | 7 << 76 | (tick & 0xFFF) << 64 | 2 << 62 | int.from_bytes(os.urandom(8)) >> 2
-            )
-            for tick in range(now, now + count)
-        ]
-    )
+    ids: list[uuid.UUID] = []
+    for tick in range(now, now + count):
+        ordered = tick >> 12 << 80 | 7 << 76 | (tick & 0xFFF) << 64
+        ids.append(uuid.UUID(int=ordered | 2 << 62 | int.from_bytes(os.urandom(8)) >> 2))
+    return tuple(ids)
 
 
 class Batch:

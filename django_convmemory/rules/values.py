@@ -660,11 +660,9 @@ def after_publishing(claim: Claim, version: NewVersion, number: int) -> Claim:
 
 def late_result(call_id: str, calling: int, closing: int | None) -> exceptions.ToolResultRefused:
     """Return the error for a tool result that comes too late. It names the message that closed the exchange."""
-    reason = (
-        f"the assistant message at position {closing} closed its exchange"
-        if closing
-        else "every call of that message has a result"
-    )
+    reason = "every call of that message has a result"
+    if closing:
+        reason = f"the assistant message at position {closing} closed its exchange"
     return exceptions.ToolResultRefused(
         f"The call {call_id!r:.100} was made by the assistant message at position {calling}, and {reason}. It is too "
         "late for a result. Store results before the next assistant message, or leave them out.",

@@ -6,14 +6,13 @@ A session is indexed before its messages are folded, so an outage of the model l
 from __future__ import annotations
 
 import datetime as dt
-import json
 import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from django_convmemory.messages import REASONING, ChatMessage
+from django_convmemory.messages import REASONING, ChatMessage, loads
 from django_convmemory.rules import encoded, segments
 from django_convmemory.rules.segments import MAX_CHARACTERS, Document, Indexable
 from django_convmemory.search import tokenizer
@@ -78,19 +77,14 @@ def _unescaped(text: str) -> str:
         return _STRING.sub(_string, text) if text.lstrip()[:1] in ("{", "[") else text
     if "\\" not in text:
         return text
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-    return "\n".join(_strings(value))
+    value = loads(text)
+    return text if value is None else "\n".join(_strings(value))
 
 
 def _string(match: re.Match[str]) -> str:
     """Return a string of JSON without its escapes, or as it is if it is none."""
-    try:
-        return f'"{json.loads(match[0])}"'
-    except ValueError:
-        return match[0]
+    value = loads(match[0])
+    return match[0] if value is None else f'"{value}"'
 
 
 def _strings(value: Any) -> Iterator[str]:

@@ -155,24 +155,15 @@ def read(
 ) -> list[RankedMessage]:
     """Read the messages of ``matches``. Those that were removed or redacted since they were ranked are left out."""
     around = {match: range(max(1, match.position - neighbours), match.position + neighbours + 1) for match in matches}
-    places = [
-        (sessions[match.session].session_id, sessions[match.session].epoch, position)
-        for match in matches
-        for position in around[match]
-    ]
+    ranked = [(sessions[match.session], match) for match in matches]
+    places = [(session.session_id, session.epoch, at) for session, match in ranked for at in around[match]]
     stored = store.messages_at(list(dict.fromkeys(places))) if places else {}
     results = []
-    for match in matches:
-        session = sessions[match.session]
-        message = stored.get((session.session_id, match.position))
-        if message is None or message.redacted:
-            continue
-        beside = [
-            stored[session.session_id, position]
-            for position in around[match]
-            if position != match.position and (session.session_id, position) in stored
-        ]
-        results.append(RankedMessage(session, match, message, tuple(beside)))
+    for session, match in ranked:
+        near = {at: stored[session.session_id, at] for at in around[match] if (session.session_id, at) in stored}
+        message = near.pop(match.position, None)
+        if message is not None and not message.redacted:
+            results.append(RankedMessage(session, match, message, tuple(near.values())))
     return results
 
 

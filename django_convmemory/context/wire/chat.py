@@ -223,18 +223,14 @@ def _merged(run: Sequence[ChatMessage]) -> ChatMessage:
     names = {message.name for message in run}
     named = run if len(names) == 1 else [_with_name(message) for message in run]
     content = _joined([message for message in named if message.content is not None])
+    fields = itertools.chain.from_iterable(message.extra.items() for message in run)
     return ChatMessage(
         run[0].role,
         content if content or run[0].role == "user" else None,  # type: ignore[arg-type]
         name=run[0].name if len(names) == 1 else None,
         tool_calls=run[-1].tool_calls,
         # What one provider said in its own form is not joined.
-        extra=FrozenDict(
-            (field, value)
-            for message in run
-            for field, value in message.extra.items()
-            if field not in chat_messages.OWN_FORMS
-        ),
+        extra=FrozenDict((field, value) for field, value in fields if field not in chat_messages.OWN_FORMS),
     )
 
 

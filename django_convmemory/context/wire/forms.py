@@ -99,11 +99,8 @@ def of_anthropic(message: ChatMessage | Mapping[str, Any]) -> list[ChatMessage]:
         own = {name: message[name] for name in ("model", "stop_reason") if message.get(name)}
     blocks = checked_parts([{"type": "text", "text": content}] if isinstance(content, str) else content or ())
     if role == "assistant":
-        calls = [
-            call(block.get("id"), block.get("name"), dumps(block.get("input") or {}))
-            for block in blocks
-            if block["type"] == "tool_use"
-        ]
+        used = [block for block in blocks if block["type"] == "tool_use"]
+        calls = [call(block.get("id"), block.get("name"), dumps(block.get("input") or {})) for block in used]
         text = "\n".join(content_parts.texts([block for block in blocks if block["type"] == "text"]))
         is_plain = all(block["type"] in _SAID and not block.get("citations") for block in blocks)
         extra = {} if is_plain else {ANTHROPIC: {"content": blocks, **own}}

@@ -89,10 +89,8 @@ class EmbeddingReranker:
             return words
         meanings = cosines(embedded, [stored.get((match.session_id, match.position), b"") for match in found])
         best_words, best_meaning = max(words) or 1.0, max(0.0, *meanings) or 1.0
-        return [
-            word / best_words + _WEIGHT * max(0.0, meaning) / best_meaning
-            for word, meaning in zip(words, meanings, strict=True)
-        ]
+        pairs = zip(words, meanings, strict=True)
+        return [word / best_words + _WEIGHT * max(0.0, meaning) / best_meaning for word, meaning in pairs]
 
     def prepare(self, session_id: int) -> None:
         """Embed the messages of a session that have no vector, for a minute at most. A worker calls this."""

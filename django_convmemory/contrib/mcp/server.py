@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import json
 import logging
 import uuid
 from collections.abc import Callable
@@ -22,7 +21,7 @@ from pydantic import Field
 
 from django_convmemory import models
 from django_convmemory.exceptions import ConvMemoryError
-from django_convmemory.messages import spoken
+from django_convmemory.messages import dumps, spoken
 from django_convmemory.operations.handles import ConversationMemory
 from django_convmemory.rules import transcript
 from django_convmemory.scheduling import NullScheduler
@@ -166,7 +165,7 @@ class _Tools:
 
 def _described(session: models.Session) -> str:
     title = " ".join(session.title.split())
-    return f"conversation {session.public_id}" + (f" {json.dumps(title, ensure_ascii=False)}" if title else "")
+    return f"conversation {session.public_id}" + (f" {dumps(title)}" if title else "")
 
 
 def _indented(text: str) -> str:

@@ -63,19 +63,16 @@ def backlogs(using: str | None = None) -> dict[str, Backlog]:
     failed = Q(pk__in=[])
     for alias in aliases:
         failed |= Q(alias=alias, attempts__gte=memories[alias].options.max_attempts)
-    due = {
-        row["alias"]: row
-        for row in sessions.due()
-        .values("alias")
-        .annotate(
-            due=Count("pk"),
-            stalled=Count("pk", filter=failed),
-            leased=Count("pk", filter=Q(lease_expires_at__gt=Clock())),
-            oldest=Min("due_since"),
-            moving=Min("due_since", filter=~failed),
-            now=Max(Clock()),
-        )
-    }
+    by_alias = sessions.due().values("alias")
+    rows = by_alias.annotate(
+        due=Count("pk"),
+        stalled=Count("pk", filter=failed),
+        leased=Count("pk", filter=Q(lease_expires_at__gt=Clock())),
+        oldest=Min("due_since"),
+        moving=Min("due_since", filter=~failed),
+        now=Max(Clock()),
+    )
+    due = {row["alias"]: row for row in rows}
     rebuilds = dict(sessions.filter(rebuild_after__isnull=False).values_list("alias").annotate(Count("pk")))
     paused = models.AliasState.objects.using(using).paused().filter(alias__in=aliases)
     pauses = dict(paused.values_list("alias", "reason"))
@@ -94,19 +91,16 @@ def _backlog(row: Mapping[str, Any], rebuilds: int, paused: str) -> Backlog:
 
 def recent_calls(using: str | None = None, *, seconds: float = 3600.0) -> list[Calls]:
     """Return the calls of models in the last ``seconds``, by memory and outcome."""
-    rows = models.Attempt.objects.using(using or ORMStore().using)
-    groups = (
-        rows.filter(alias__in=list(memories), started_at__gte=Clock(-seconds))
-        .order_by("alias", "outcome")
-        .values("alias", "outcome")
-        .annotate(
-            calls=Count("pk"),
-            seconds=Sum("duration_seconds", default=0.0),
-            prompt_tokens=Sum("prompt_tokens", default=0),
-            cached_tokens=Sum("cached_tokens", default=0),
-            completion_tokens=Sum("completion_tokens", default=0),
-            cost=Sum("cost", default=Decimal()),
-        )
+    attempts = models.Attempt.objects.using(using or ORMStore().using)
+    recent = attempts.filter(alias__in=list(memories), started_at__gte=Clock(-seconds))
+    by_outcome = recent.order_by("alias", "outcome").values("alias", "outcome")
+    groups = by_outcome.annotate(
+        calls=Count("pk"),
+        seconds=Sum("duration_seconds", default=0.0),
+        prompt_tokens=Sum("prompt_tokens", default=0),
+        cached_tokens=Sum("cached_tokens", default=0),
+        completion_tokens=Sum("completion_tokens", default=0),
+        cost=Sum("cost", default=Decimal()),
     )
     return [Calls(**group) for group in groups]
 

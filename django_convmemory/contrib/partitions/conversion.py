@@ -32,8 +32,6 @@ from django_convmemory.contrib.partitions.database import PatientDatabase
 from django_convmemory.contrib.partitions.tables import EMPTYING, MESSAGES, MIRROR, NEW, OLD, Altered, State, Table
 from django_convmemory.store import database as store_database, transactions
 
-# In versions of PostgreSQL: the first one that finds rows by a range of pages.
-_LEAST_VERSION = 140_000
 # PostgreSQL: what a step changes is not there, or what it creates is there already.
 _OVERTAKEN = frozenset({"42P01", "42P07", "42710", "42723", "23505"})
 _WAY_BACK = "docs/guides/partitions.md says how the partitions become one table again."
@@ -50,12 +48,8 @@ class Refused(Exception):
     """The table cannot be converted. The message says why, and what to do."""
 
 
-class Overtaken(Exception):
+class Overtaken(Refused):
     """Another process has ended this conversion, and begun another one."""
-
-
-class Rewritten(Exception):
-    """The old table was written to another file, so its pages are not those that were copied."""
 
 
 def table_of(database: PatientDatabase) -> Table:
@@ -70,8 +64,6 @@ def check(table: Table) -> None:
     """Raise :class:`Refused` if the table is partitioned already, or if a conversion would lose something."""
     if table.is_partitioned:
         raise Refused(f"The table {table.messages} is partitioned already.")
-    if table.database.value("SELECT current_setting('server_version_num')::int") < _LEAST_VERSION:
-        raise Refused("PostgreSQL is too old. A conversion needs version 14 or newer.")
     with table.database.transaction():
         isolation = table.database.value("SHOW transaction_isolation")
     if isolation != "read committed":
@@ -97,15 +89,6 @@ def _refuse_obstacles(table: Table) -> None:
         )
 
 
-def convert(database: PatientDatabase, partitions: int, report: Callable[[str], None]) -> None:
-    """Partition the table of messages, or continue to. ``report`` is called with a sentence about each step.
-
-    Raises :class:`Refused`.
-    """
-    with _refusing_if_overtaken():
-        _convert(database, partitions, report)
-
-
 @contextlib.contextmanager
 def _refusing_if_overtaken() -> Iterator[None]:
     """Raise :class:`Refused` if a step fails because another process has taken it."""
@@ -121,7 +104,13 @@ def _refusing_if_overtaken() -> Iterator[None]:
         ) from error
 
 
-def _convert(database: PatientDatabase, partitions: int, report: Callable[[str], None]) -> None:
+@_refusing_if_overtaken()
+def convert(database: PatientDatabase, partitions: int, report: Callable[[str], None]) -> None:
+    """Partition the table of messages, or continue to. ``report`` is called with a sentence about each step.
+
+    Raises :class:`Refused`.
+    """
+
     def wait() -> None:
         report(_waiting(table))
 
@@ -139,15 +128,9 @@ def _convert(database: PatientDatabase, partitions: int, report: Callable[[str],
     try:
         if before is None or not before.swapped:
             _until_swap(table, before or State(partitions, 0, 0, None, swapped=False), report, wait)
-    except Overtaken:
+    except Altered as error:
         raise Refused(
-            "Another process has ended this conversion, and begun another one. Let that one finish. If it was "
-            "interrupted, run it again."
-        ) from None
-    except (Altered, Rewritten) as error:
-        why = str(error) or "it was rewritten, for example by VACUUM FULL"
-        raise Refused(
-            f"The table {table.messages} has changed during the conversion: {why}. End the conversion with --abort, "
+            f"The table {table.messages} has changed during the conversion: {error}. End the conversion with --abort, "
             "and begin again."
         ) from error
     store_database.forget_partitions()
@@ -263,9 +246,7 @@ def mirror(table: Table) -> None:
     )
     database.rows(f"REVOKE ALL ON FUNCTION {table.name(MIRROR)}() FROM PUBLIC")
     database.rows(f"ALTER FUNCTION {table.name(MIRROR)}() OWNER TO {table.owner}")
-    events = {MIRROR: "INSERT OR UPDATE OR DELETE", EMPTYING: "TRUNCATE"}
-    for name, event in events.items():
-        each = "STATEMENT" if name == EMPTYING else "ROW"
+    for name, event, each in ((MIRROR, "INSERT OR UPDATE OR DELETE", "ROW"), (EMPTYING, "TRUNCATE", "STATEMENT")):
         database.rows(
             f"CREATE TRIGGER {database.quoted(name)} AFTER {event} ON {table.messages} "
             f"FOR EACH {each} EXECUTE FUNCTION {table.name(MIRROR)}()"
@@ -281,7 +262,7 @@ def mirror(table: Table) -> None:
 def copy(table: Table, waiting: Callable[[], None]) -> Iterator[tuple[int, int]]:
     """Copy the rest of the rows. Yield after each portion the number of pages that are copied, and of all pages.
 
-    Raises :class:`Rewritten` if the table was rewritten, for example by VACUUM FULL, and :class:`Overtaken`.
+    Raises :class:`.Altered` if the table was written to another file, with other pages, and :class:`Overtaken`.
     """
     size = _FIRST_PORTION
     waiting_since = time.monotonic()
@@ -312,9 +293,12 @@ def _copy_portion(table: Table, size: int) -> tuple[int, int] | None:
     # The lock keeps a second process of the command from copying the same pages.
     [(first, pages, filenode)] = database.rows(f"SELECT next_page, pages, filenode FROM {name} FOR UPDATE")
     if pages is None:
-        raise Overtaken
+        raise Overtaken(
+            "Another process has ended this conversion, and begun another one. Let that one finish. If it was "
+            "interrupted, run it again."
+        )
     if database.value("SELECT pg_relation_filenode(%s)", [table.oid]) != filenode:
-        raise Rewritten
+        raise Altered("it was rewritten, for example by VACUUM FULL")
     end = min(pages, first + size)
     if first < end:
         database.rows(
@@ -373,12 +357,9 @@ def differences(table: Table) -> str | None:
     with transaction.atomic(using=database.using):
         database.rows("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
         database.take_time()
-        (old_rows, old_hash), (new_rows, new_hash) = (
-            database.rows(f"SELECT count(*), sum(hashtextextended(ROW({table.listed})::text, 0)::numeric) FROM {name}")[
-                0
-            ]
-            for name in (table.messages, table.name(NEW))
-        )
+        query = f"SELECT count(*), sum(hashtextextended(ROW({table.listed})::text, 0)::numeric) FROM"
+        [(old_rows, old_hash)] = database.rows(f"{query} {table.messages}")
+        [(new_rows, new_hash)] = database.rows(f"{query} {table.name(NEW)}")
     if old_rows != new_rows:
         return f"{table.messages} has {old_rows} rows, but its copy has {new_rows}"
     return None if old_hash == new_hash else f"the rows of {table.messages} and of its copy differ"

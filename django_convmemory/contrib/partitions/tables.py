@@ -95,6 +95,10 @@ class NoTable(LookupError):
     """There is no such table."""
 
 
+class Altered(Exception):
+    """The old table was altered after the new one was built. The message says how."""
+
+
 def read(database: PatientDatabase, name: str) -> Table:
     """Read what the table ``name`` has. Raises :class:`NoTable`."""
     found = database.rows(
@@ -115,6 +119,18 @@ def read(database: PatientDatabase, name: str) -> Table:
         "WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
         [oid],
     )
+    foreign_keys = database.rows(
+        "SELECT conname, pg_get_constraintdef(oid), confrelid::regclass::text FROM pg_constraint "
+        "WHERE conrelid = %s AND contype = 'f' ORDER BY conname",
+        [oid],
+    )
+    grants = database.rows(
+        "SELECT acl.privilege_type, acl.attname, COALESCE(quote_ident(r.rolname), 'PUBLIC'), acl.is_grantable FROM ("
+        "SELECT relowner, NULL AS attname, (aclexplode(relacl)).* FROM pg_class WHERE oid = %s UNION ALL "
+        "SELECT 0, attname, (aclexplode(attacl)).* FROM pg_attribute WHERE attrelid = %s AND NOT attisdropped) acl "
+        "LEFT JOIN pg_roles r ON r.oid = acl.grantee WHERE acl.grantee <> acl.relowner ORDER BY 1, 2, 3",
+        [oid, oid],
+    )
     return Table(
         database=database,
         oid=oid,
@@ -124,30 +140,10 @@ def read(database: PatientDatabase, name: str) -> Table:
         owner=owner,
         options=[*(options or ()), *(f"toast.{option}" for option in toast_options or ())],
         tablespace=tablespace,
-        foreign_keys=_foreign_keys(database, oid),
-        grants=_grants(database, oid),
+        foreign_keys=[ForeignKey(*key) for key in foreign_keys],
+        grants=[Grant(*grant) for grant in grants],
         comment=comment,
     )
-
-
-def _foreign_keys(database: PatientDatabase, oid: int) -> list[ForeignKey]:
-    rows = database.rows(
-        "SELECT conname, pg_get_constraintdef(oid), confrelid::regclass::text FROM pg_constraint "
-        "WHERE conrelid = %s AND contype = 'f' ORDER BY conname",
-        [oid],
-    )
-    return [ForeignKey(*row) for row in rows]
-
-
-def _grants(database: PatientDatabase, oid: int) -> list[Grant]:
-    rows = database.rows(
-        "SELECT acl.privilege_type, acl.attname, COALESCE(quote_ident(r.rolname), 'PUBLIC'), acl.is_grantable FROM ("
-        "SELECT relowner, NULL AS attname, (aclexplode(relacl)).* FROM pg_class WHERE oid = %s UNION ALL "
-        "SELECT 0, attname, (aclexplode(attacl)).* FROM pg_attribute WHERE attrelid = %s AND NOT attisdropped) acl "
-        "LEFT JOIN pg_roles r ON r.oid = acl.grantee WHERE acl.grantee <> acl.relowner ORDER BY 1, 2, 3",
-        [oid, oid],
-    )
-    return [Grant(*row) for row in rows]
 
 
 class Index(NamedTuple):
@@ -274,20 +270,6 @@ def read_state(database: PatientDatabase) -> State | None:
     return State(*database.rows(f"SELECT {', '.join(State._fields)} FROM {name}")[0])
 
 
-def _begin(table: Table, partitions: int) -> None:
-    """Create the row."""
-    name = table.name(STATE)
-    table.database.rows(
-        f"CREATE TABLE {name} (partitions int NOT NULL, filenode bigint NOT NULL, next_page bigint NOT NULL, "
-        "pages bigint, swapped boolean NOT NULL)"
-    )
-    table.database.rows(
-        f"INSERT INTO {name} VALUES (%s, pg_relation_filenode(%s), 0, NULL, false)", [partitions, table.oid]
-    )
-    # Another role that may convert the table has to be able to continue.
-    table.database.rows(f"ALTER TABLE {name} OWNER TO {table.owner}")
-
-
 def write_state(table: Table, **changes: int | bool) -> None:
     """Change the row."""
     assignments = ", ".join(f"{column} = %s" for column in changes)
@@ -338,11 +320,14 @@ def build(table: Table, partitions: int) -> None:
             option = " WITH GRANT OPTION" if grant.with_option else ""
             database.rows(f"GRANT {grant.privilege}{columns} ON {table.name(name)} TO {grant.to}{option}")
         database.rows(f"ALTER TABLE {table.name(name)} OWNER TO {table.owner}")
-    _begin(table, partitions)
-
-
-class Altered(Exception):
-    """The old table was altered after the new one was built. The message says how."""
+    state = table.name(STATE)
+    database.rows(
+        f"CREATE TABLE {state} (partitions int NOT NULL, filenode bigint NOT NULL, next_page bigint NOT NULL, "
+        "pages bigint, swapped boolean NOT NULL)"
+    )
+    database.rows(f"INSERT INTO {state} VALUES (%s, pg_relation_filenode(%s), 0, NULL, false)", [partitions, table.oid])
+    # Another role that may convert the table has to be able to continue.
+    database.rows(f"ALTER TABLE {state} OWNER TO {table.owner}")
 
 
 def compare_columns(old: Table, new: Table) -> None:

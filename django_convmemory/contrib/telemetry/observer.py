@@ -235,10 +235,8 @@ def is_instrumented(model: ChatModel) -> bool:
         return False
     # An instrumentation puts an object of its own in place of the function. isinstance() would not tell: a wrapper may
     # have the class of what it wraps.
-    return any(
-        type(vars(cls).get("create")) is not types.FunctionType
-        for cls in (completions.Completions, completions.AsyncCompletions)
-    )
+    classes = (completions.Completions, completions.AsyncCompletions)
+    return any(type(vars(cls).get("create")) is not types.FunctionType for cls in classes)
 
 
 # The metrics: two of the semantic conventions, and our own.
