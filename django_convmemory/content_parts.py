@@ -109,13 +109,13 @@ def stub(form: str, size: int | None = None, *, data: Any = None, detail: Any = 
     return {"type": form, "size": size} | ({"detail": detail} if isinstance(detail, str) else {})
 
 
-def stub_of(part: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the stub of a file in one of the three forms, or its text. None: :func:`read` does not know it."""
-    file = read(part)
-    if file.text:
+def stub_of(part: Mapping[str, Any], form: str, size: int) -> dict[str, Any]:
+    """Return the stub of a part of the type ``form``, or its text. One of an unknown type has ``size``."""
+    file = read({**part, "type": form})
+    if file.text or form == "text":
         return {"type": "text", "text": file.text}
-    form = {"image": "image", "file": "document", "sound": "audio"}.get(file.kind)
-    return None if form is None else stub(form, file.size, detail=file.detail)
+    known = {"image": "image", "file": "document", "sound": "audio"}.get(file.kind)
+    return stub(known, file.size, detail=file.detail) if known else stub(form, size)
 
 
 def without_stub(part: dict[str, Any]) -> dict[str, Any]:

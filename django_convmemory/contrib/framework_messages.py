@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime as dt
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 from django.db import transaction
 
@@ -100,11 +101,8 @@ def assign(
             store(session, as_chat(messages[len(before) :]))
             return
     replacements = as_chat(messages)
-    memory_store = session.memory.store
-    atomic: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
-    if isinstance(memory_store, ORMStore):
-        atomic = transaction.atomic(using=memory_store.using)
-    with atomic:
+    kept_in = session.memory.store
+    with transaction.atomic(using=kept_in.using) if isinstance(kept_in, ORMStore) else contextlib.nullcontext():
         session.clear()
         store(session, replacements)
 
@@ -162,17 +160,11 @@ def _given(part: Part, row: StoredMessage | None) -> FrameworkMessage:
 
 def _rows(session: SessionHandle, positions: list[int]) -> dict[int, StoredMessage]:
     """Return the stored messages at ``positions``, with their items. One that has been deleted since is missing."""
-    rows: dict[int, StoredMessage] = {}
     positions = sorted(positions)
-    while positions:
-        end = positions[0]
-        for position in positions:
-            if position - end > _GAP:
-                break
-            end = position
-        rows |= {row.position: row for row in stored(session, after=positions[0] - 1, through=end)}
-        positions = [position for position in positions if position > end]
-    return rows
+    gaps = [at for at, (before, after) in enumerate(itertools.pairwise(positions), 1) if after - before > _GAP]
+    bounds = itertools.pairwise([0, *gaps, len(positions)])
+    runs = [positions[start:end] for start, end in bounds if end]
+    return {row.position: row for run in runs for row in stored(session, after=run[0] - 1, through=run[-1])}
 
 
 def stored(session: SessionHandle, *, after: int = 0, through: int | None = None) -> Iterator[StoredMessage]:

@@ -67,13 +67,11 @@ def _fields(form: str, data: Mapping[str, Any]) -> dict[str, Any]:
     if role != "assistant":
         return fields
     calls = _calls(data)
-    kind = REASONING if not content and not calls and _thinks(data.get("content")) else "chat"
-    silent = not content and (calls or kind == REASONING)
+    parts = [part for part in _list(data.get("content")) if isinstance(part, Mapping)]
+    thinks = not content and not calls and any(part.get("type") in _THOUGHTS for part in parts)
+    kind = REASONING if thinks else "chat"
+    silent = thinks or (calls and not content)
     return {**fields, "content": None if silent else content, "tool_calls": calls, "kind": kind}
-
-
-def _thinks(content: Any) -> bool:
-    return any(isinstance(part, Mapping) and part.get("type") in _THOUGHTS for part in _list(content))
 
 
 def _with_ids(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,8 +96,8 @@ def _calls(data: Mapping[str, Any]) -> list[dict[str, Any]]:
     if calls or not isinstance(more, Mapping):
         return calls
     # Old versions had the calls of OpenAI there only.
-    calls = _list(more.get("tool_calls"))
-    return [dict(call) for call in calls if isinstance(call, Mapping) and isinstance(call.get("id") or "", str)]
+    made = _list(more.get("tool_calls"))
+    return [dict(call) for call in made if isinstance(call, Mapping) and isinstance(call.get("id") or "", str)]
 
 
 def _content(content: Any) -> str | list[dict[str, Any]]:
@@ -122,13 +120,11 @@ def _part(part: Any) -> dict[str, Any] | None:
     detail = image.get("detail") if isinstance(image, Mapping) else part.get("detail")
     if form in ("image_url", "image") and url:
         return content_parts.image(url, detail)
-    if form == "text":
-        return {"type": form, "text": ""}
     # The bytes of a file are in the item. They need not be stored twice.
     data = part.get("base64") or part.get("data")
     if form in _FILES and isinstance(data, str):
         return content_parts.stub(_FILES[form], data=data, detail=detail)
-    return content_parts.stub_of({**part, "type": form}) or content_parts.stub(form, len(dumps(part)))
+    return content_parts.stub_of(part, form, len(dumps(part)))
 
 
 def _list(value: Any) -> Sequence[Any]:

@@ -186,8 +186,8 @@ def with_items(items: Iterable[Item]) -> Iterator[chat.ChatMessage]:
 def _fields(item: Mapping[str, Any]) -> Item:
     """Return the fields of the chat message."""
     blocks, more = item["blocks"], item["additional_kwargs"]
-    content, role = _content(blocks), _ROLES.get(item["role"], "")
-    call_id = more.get("tool_call_id")
+    content = content_parts.joined([part for block in blocks for part in _parts(block)])
+    role, call_id = _ROLES.get(item["role"], ""), more.get("tool_call_id")
     if role == "tool" and isinstance(call_id, str) and call_id:
         return {"role": role, "content": content, "tool_call_id": call_id}
     if role in ("", "tool"):  # A result of a form that has no id.
@@ -215,12 +215,8 @@ def _calls(blocks: Sequence[Item], more: Mapping[str, Any]) -> list[Item]:
     return calls
 
 
-def _content(blocks: Iterable[Item]) -> Any:
-    """Return texts and parts in the form of chat completions."""
-    return content_parts.joined([part for block in blocks for part in _parts(block)])
-
-
 def _parts(block: Item) -> list[Item]:
+    """Return the texts and parts of a block in the form of chat completions."""
     form = block["block_type"]
     if form in _SILENT:
         return []

@@ -169,8 +169,5 @@ def _part(part: Any) -> Item:
         return {"type": "refusal", "refusal": part["refusal"]}
     if url := content_parts.web_address(part.get("image_url")):
         return content_parts.image(url, part.get("detail"))
-    form = str(part.get("type") or "part")
-    if form == "text":
-        return {"type": form, "text": ""}
     # The bytes of a file are in the item. They need not be stored twice.
-    return content_parts.stub_of({**part, "type": form}) or content_parts.stub(form, len(chat.dumps(part)))
+    return content_parts.stub_of(part, str(part.get("type") or "part"), len(chat.dumps(part)))

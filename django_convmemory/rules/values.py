@@ -440,7 +440,7 @@ def turn_of(question: int, following: Iterable[StoredMessage]) -> list[StoredMes
 
 def reply_in(messages: Sequence[StoredMessage]) -> StoredMessage | None:
     """Return the reply among the messages of a turn, or None: the one that ended it, or an assistant's text."""
-    for stored in reversed(messages):
+    for stored in messages[::-1]:
         is_text = stored.message.role == "assistant" and not stored.message.tool_calls
         if stored.cut_off is not None or (stored.reply_to is None and is_text):
             return stored

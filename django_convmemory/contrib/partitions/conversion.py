@@ -402,7 +402,7 @@ def _drop_mirror(table: Table) -> None:
 def drop_old(table: Table) -> None:
     """Drop the old table, and with it the record of the conversion."""
     table.database.rows(f"DROP TABLE {table.name(OLD)}")
-    tables.drop_state(table)
+    table.database.rows(f"DROP TABLE {table.name(tables.STATE)}")
 
 
 def drop_new(table: Table) -> None:
@@ -412,4 +412,4 @@ def drop_new(table: Table) -> None:
     database.rows(f"LOCK TABLE {table.messages} IN ACCESS EXCLUSIVE MODE")
     _drop_mirror(table)
     database.rows(f"DROP TABLE {table.name(NEW)}")
-    tables.drop_state(table)
+    database.rows(f"DROP TABLE {table.name(tables.STATE)}")

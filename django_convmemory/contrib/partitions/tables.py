@@ -276,11 +276,6 @@ def write_state(table: Table, **changes: int | bool) -> None:
     table.database.rows(f"UPDATE {table.name(STATE)} SET {assignments}", list(changes.values()))
 
 
-def drop_state(table: Table) -> None:
-    """Drop the row with its table."""
-    table.database.rows(f"DROP TABLE {table.name(STATE)}")
-
-
 # The partitioned table.
 
 
