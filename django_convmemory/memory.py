@@ -19,7 +19,7 @@ from django_convmemory.operations.twins import asynchronous
 from django_convmemory.rules import strategies
 from django_convmemory.rules.values import Receipt
 from django_convmemory.scheduling import NullScheduler
-from django_convmemory.store.either import Store
+from django_convmemory.store import Store
 from django_convmemory.store.in_memory import InMemoryStore
 
 __all__ = [

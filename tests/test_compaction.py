@@ -19,7 +19,7 @@ from django_convmemory.chat_models.base import ChatRequest, ChatResponse, Price,
 from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.clock import Clock
 from django_convmemory.messages import ChatMessage
-from django_convmemory.store.either import Store
+from django_convmemory.store import Store
 from tests import event_loops
 from tests.conversations import call
 from tests.folding import MarkerModel, build, covered, keys_of, outcomes, session, talk, versions

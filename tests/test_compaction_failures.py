@@ -18,7 +18,7 @@ from django_convmemory.clock import Clock
 from django_convmemory.rules.pause import Pause, backoff
 from django_convmemory.rules.values import Claim
 from django_convmemory.scheduling import NullScheduler
-from django_convmemory.store.either import Store
+from django_convmemory.store import Store
 from tests import event_loops
 from tests.folding import MarkerModel, build, covered, keys_of, outcomes, session, talk, versions
 from tests.outages import skip

@@ -13,7 +13,7 @@ from django_convmemory.exceptions import ModelUnavailable
 from django_convmemory.memory import ConversationSummaryBufferMemory
 from django_convmemory.messages import ChatMessage
 from django_convmemory.rules.pause import Pause
-from django_convmemory.store.either import Store
+from django_convmemory.store import Store
 from django_convmemory.store.in_memory import InMemoryStore
 from django_convmemory.store.orm import ORMStore
 from tests.chunks import assert_sound

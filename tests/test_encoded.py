@@ -22,7 +22,7 @@ from django_convmemory.messages import ChatMessage, spoken
 from django_convmemory.operations.handles import ConversationMemory
 from django_convmemory.rules import encoded
 from django_convmemory.search import indexing
-from django_convmemory.store.either import Store
+from django_convmemory.store import Store
 from django_convmemory.store.in_memory import InMemoryStore
 from django_convmemory.store.orm import ORMStore
 from tests import dialogues

@@ -23,7 +23,7 @@ from django_convmemory.operations.handles import ConversationMemory
 from django_convmemory.rules.pause import Reason
 from django_convmemory.rules.values import Claim, Release
 from django_convmemory.search import indexing
-from django_convmemory.store.either import Store
+from django_convmemory.store import Store
 from django_convmemory.store.in_memory import InMemoryStore
 from tests.folding import MarkerModel, build
 from tests.outages import MINUTE, Provider, Simulation, pause_alias

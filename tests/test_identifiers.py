@@ -16,7 +16,7 @@ from django_convmemory.fold.version import least_summary_tokens
 from django_convmemory.memory import ConversationSummaryBufferMemory
 from django_convmemory.messages import ChatMessage
 from django_convmemory.scheduling import NullScheduler
-from django_convmemory.store.either import Store
+from django_convmemory.store import Store
 from django_convmemory.store.in_memory import InMemoryStore
 from django_convmemory.store.orm import ORMStore
 from django_convmemory.tokens import TokenBufferEstimate, TokenCounter, Utf8TokenCounter

@@ -28,8 +28,7 @@ from django_convmemory.rules.pause import Admission, Choice, Pause, Reason, Situ
 from django_convmemory.rules.strategies import Threshold
 from django_convmemory.rules.values import AttemptOutcome, AttemptRecord, Claim, NewVersion, Release, SessionName
 from django_convmemory.scheduling import NullScheduler
-from django_convmemory.store import pause as pauses
-from django_convmemory.store.either import Store
+from django_convmemory.store import Store, pause as pauses
 from django_convmemory.store.in_memory import InMemoryStore
 from django_convmemory.store.orm import ORMStore
 from tests.folding import MarkerModel, build, keys_of, outcomes, session, talk, versions

@@ -11,7 +11,7 @@ from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.maintenance import integrity
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.handles import ConversationMemory
-from django_convmemory.store.either import Store
+from django_convmemory.store import Store
 from django_convmemory.store.orm import ORMStore
 from tests.chunks import assert_sound, covered_position, versions
 from tests.folding import MarkerModel, build, covered, outcomes, session, talk

@@ -20,7 +20,7 @@ from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.edit import Redacted
 from django_convmemory.operations.handles import ConversationMemory
-from django_convmemory.store.either import Store
+from django_convmemory.store import Store
 from django_convmemory.store.orm import ORMStore
 from tests.chunks import assert_sound, before_each_call, covered_position, spoken_in
 from tests.folding import MarkerModel, build, covered, session, talk

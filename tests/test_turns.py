@@ -25,7 +25,7 @@ from django_convmemory.operations import streams
 from django_convmemory.operations.streams import TurnStream
 from django_convmemory.operations.turns import Turn
 from django_convmemory.scheduling import NullScheduler
-from django_convmemory.store.either import Store
+from django_convmemory.store import Store
 from django_convmemory.store.in_memory import InMemoryStore
 from django_convmemory.store.orm import ORMStore
 from tests import event_loops

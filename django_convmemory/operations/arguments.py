@@ -10,7 +10,7 @@ from django_convmemory.exceptions import InvalidArgument, InvalidMessage, Invali
 from django_convmemory.messages import ChatMessage, check_text, dumps, freeze, thaw
 from django_convmemory.rules.values import MAX_KEY_LENGTH, MAX_TITLE_LENGTH, SessionName
 from django_convmemory.search.searching import MAX_HITS, MAX_NEIGHBOURS
-from django_convmemory.store.either import Store
+from django_convmemory.store import Store
 
 # The default of arguments for which None has a meaning.
 NOT_GIVEN: Any = object()

@@ -33,7 +33,7 @@ from django_convmemory.rules.strategies import Strategy, Threshold
 from django_convmemory.rules.values import MAX_ALIAS_LENGTH, MAX_COUNTER_NAME, Claim, Release, SessionName
 from django_convmemory.search import indexing, reranking
 from django_convmemory.search.reranking import Reranker
-from django_convmemory.store.either import Store
+from django_convmemory.store import Store
 
 logger = logging.getLogger(__name__)
 
