@@ -23,8 +23,7 @@ from django_convmemory.fields import ExactCharField, ExactJSONField
 from django_convmemory.rules.counters import Counters, Covered, Pinned
 from django_convmemory.rules.pause import UNTIL_ANSWERED, Pause, Reason
 from django_convmemory.rules.strategies import Threshold
-from django_convmemory.rules.used_keys import FORGOTTEN_AFTER
-from django_convmemory.rules.values import MAX_MODEL_NAME, AttemptOutcome, SessionName, SummaryVersion
+from django_convmemory.rules.values import FORGOTTEN_AFTER, MAX_MODEL_NAME, AttemptOutcome, SessionName, SummaryVersion
 from django_convmemory.signals import content_changed
 
 
@@ -457,7 +456,7 @@ class UsedKeyQuerySet(models.QuerySet["UsedKey"]):
 
 
 class UsedKey(models.Model):
-    """An idempotency key that has stored messages. :mod:`.store.used_keys` says what a retry with it does."""
+    """An idempotency key that has stored messages. :mod:`.rules.values` says what a retry with it does."""
 
     pk = models.CompositePrimaryKey("session_id", "key_hash")
     session = _of_session("convmemory_used_keys")

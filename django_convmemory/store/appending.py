@@ -7,8 +7,10 @@ import random
 import time
 from typing import Any
 
+from django.conf import settings
 from django.db import IntegrityError, connections, router
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.utils.crypto import constant_time_compare, salted_hmac
 
 from django_convmemory import exceptions, models
 from django_convmemory.clock import Clock
@@ -18,11 +20,12 @@ from django_convmemory.rules.counters import Batch, Counters, Previous
 from django_convmemory.rules.strategies import Threshold
 from django_convmemory.rules.turns import Does, Step
 from django_convmemory.rules.values import SessionName
-from django_convmemory.store import columns, creating, preparing, sql, transactions, used_keys
+from django_convmemory.store import columns, creating, preparing, sql, transactions
 from django_convmemory.store.database import Database
 
 # How many messages with tool calls are searched for the one that a refused result belongs to.
 _RECENT = 200
+_SALT = "django_convmemory.used_keys"
 
 
 class Appending(Database):
@@ -46,7 +49,7 @@ class Appending(Database):
                 # perhaps that of the key, or nobody knows what happened. An append with this key that was faster is
                 # committed by now: it held the lock of the session's row.
                 replayed = transactions.run(
-                    using, lambda: used_keys.replay(using, name, batch), atomic=False, happened=lambda: False
+                    using, lambda: replay(using, name, batch), atomic=False, happened=lambda: False
                 )
                 if replayed is not None:
                     return replayed
@@ -62,7 +65,7 @@ def _contended(name: SessionName) -> exceptions.SessionContended:
 def append_new(using: str, name: SessionName, batch: Batch, threshold: Threshold, *, counter: str) -> values.Appended:
     """Store ``batch``. Raises IntegrityError if its key is used, and IdempotencyConflict if an id is."""
     connection = connections[using]
-    content = None if batch.key_hash is None else used_keys.content_of(batch)
+    content = None if batch.key_hash is None else content_of(batch)
     append = sql.Append(connection.vendor, name, batch, threshold, counter, content)
     way = _append_locking if append.is_unusual else _WAYS.get(connection.vendor, _append_locking)
     for number in range(transactions.SETTLING_TRIES):
@@ -247,3 +250,55 @@ def _previous(using: str, session: models.Session, batch: Batch) -> Previous | N
     rows = models.Message.objects.using(using).filter(session=session, position=session.last_position)
     row = transactions.latest(rows).only("format", "role", "kind", "answers").first()
     return None if row is None or row.format is None else Previous.of(row, session.last_position, row.answers)
+
+
+# Idempotency keys: see Note [A key is used once] in rules.values. Appending stores a key in the transaction of its
+# messages. The primary key of the table lets only one of several appends with a key do so. The others wait for it at
+# the lock of the session's row, and fail then. They look what it has stored.
+
+
+def content_of(batch: Batch, secret: str | bytes | None = None) -> str:
+    """Return the HMAC of what ``batch`` says, by the site's ``SECRET_KEY`` or another ``secret``."""
+    return salted_hmac(_SALT, batch.payload_hash, secret, algorithm="sha256").hexdigest()
+
+
+def is_same(content: str, batch: Batch) -> bool:
+    """Whether ``content`` is the HMAC of ``batch``, or was deleted."""
+    secrets = (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
+    return not content or any(constant_time_compare(content, content_of(batch, secret)) for secret in secrets)
+
+
+def used_key(using: str, name: SessionName, batch: Batch) -> models.UsedKeyQuerySet:
+    """Return the row of the key of ``batch``, if it is used."""
+    sessions = models.Session.objects.using(using).named(name).values("pk")
+    return models.UsedKey.objects.using(using).filter(session__in=sessions, key_hash=batch.key_hash)
+
+
+def replay(using: str, name: SessionName, batch: Batch) -> values.Appended | None:
+    """Return what the key of ``batch`` has stored, or None if the key is not used.
+
+    Raises :class:`~django_convmemory.exceptions.IdempotencyConflict` unless ``batch`` is a retry.
+    """
+    keys = used_key(using, name, batch)
+    names = ("session_id", "first_position", "size", "content", "gone_at", "session__epoch", "session__due_since")
+    seen_epoch = None
+    while True:
+        key = transactions.latest(keys).values_list(*names).first()
+        if key is None:
+            return None
+        session_id, first, size, content, gone_at, epoch, due_since = key
+        if gone_at is not None and keys.forgotten().delete()[0]:
+            return None
+        values.check_reuse(batch, first, size, is_same=is_same(content, batch))
+        # If messages are missing at the epoch at which they should be there, the session is damaged.
+        if gone_at is not None or epoch == seen_epoch:
+            raise values.key_removed(first)
+        last = first + size - 1
+        messages = models.Message.objects.using(using).filter(session_id=session_id, position__range=(first, last))
+        # At another epoch, the messages may have been removed since the key was read.
+        messages = transactions.latest(messages.filter(session__epoch=epoch)).order_by("session_id", "position")
+        if stored := list(messages.values_list("public_id", "tokens")):
+            ids, tokens = zip(*stored, strict=True)
+            receipt = values.Receipt(first, last, sum(tokens), due_since is not None, replayed=True, ids=ids)
+            return values.Appended(session_id, receipt, turned_due=False)
+        seen_epoch = epoch

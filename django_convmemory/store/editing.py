@@ -25,7 +25,7 @@ from django_convmemory.rules.creations import Creation
 from django_convmemory.rules.exchanges import MessageRef
 from django_convmemory.rules.strategies import Threshold
 from django_convmemory.rules.values import Appended, Edited, Forked, Redaction, SessionName, StoredMessage
-from django_convmemory.store import appending, columns, creating, database, index_rows, sql, transactions, used_keys
+from django_convmemory.store import appending, columns, creating, database, index_rows, sql, transactions
 
 # The number of rows that one statement names.
 _PORTION = 500
@@ -113,7 +113,7 @@ class Editing(database.Database):
     def clear(self, name: SessionName) -> None:
         """Delete the messages and summaries of the session. The session stays, and begins again at position 1.
 
-        Idempotency keys stay used: see :mod:`.rules.used_keys`. So they do after the other operations that delete
+        Idempotency keys stay used: see :mod:`.rules.values`. So they do after the other operations that delete
         messages.
         """
 
@@ -132,7 +132,7 @@ class Editing(database.Database):
                 models.Summary.objects.using(using).filter(session=session).delete()
                 index_rows.delete(using, session.pk)
                 _tell(using, session.pk, 1)
-                used_keys.mark_gone(using, session.pk, 0)
+                _mark_gone(using, session.pk, 0)
 
         self._run(work, savepoint=True, happened=lambda: self._none(name_hash=name.name_hash, last_position__gt=0))
 
@@ -164,7 +164,7 @@ class Editing(database.Database):
             locked = sessions.at(revision).filter(last_position__gte=after).lock()
             if batch.key_hash is not None:
                 # Before the revision is compared: the first try has changed it.
-                replayed = used_keys.replay(using, name, batch)
+                replayed = appending.replay(using, name, batch)
                 if replayed is not None:
                     return replayed
             if not locked:
@@ -179,7 +179,7 @@ class Editing(database.Database):
             return appended._replace(turned_due=appended.turned_due or bool(edited and edited.turned_due))
 
         def happened() -> bool:
-            return used_keys.replay(using, name, batch) is not None
+            return appending.replay(using, name, batch) is not None
 
         def try_once() -> Appended:
             try:
@@ -365,8 +365,14 @@ def _cut(using: str, session: models.Session, after: int, threshold: Threshold) 
     models.Summary.objects.using(using).filter(session=session, last_position__gt=after).empty()
     indexed = index_rows.cut(using, session.pk, after, session.indexed_position)
     _tell(using, session.pk, after + 1)
-    used_keys.mark_gone(using, session.pk, after)
+    _mark_gone(using, session.pk, after)
     return removed, finish(using, session.pk, counters, counters.first_unfoldable, threshold, indexed_position=indexed)
+
+
+def _mark_gone(using: str, session_id: int, after: int) -> None:
+    """Note that the messages after the position ``after`` are removed. A key of which one is removed is gone."""
+    keys = models.UsedKey.objects.using(using).filter(session_id=session_id, gone_at__isnull=True)
+    keys.filter(first_position__gt=after + 1 - F("size")).update(gone_at=Clock())
 
 
 def exists_at(sessions: models.SessionQuerySet, revision: int | None) -> bool:
@@ -428,7 +434,9 @@ def _redact(using: str, session_id: int, position: int, threshold: Threshold) ->
     row = transactions.latest(messages.filter(position=position)).get()
     emptied = columns.redacted_values(columns.message_of_row(row))
     messages.filter(position=position).update(**emptied, redacted_at=Coalesce("redacted_at", Clock()))
-    used_keys.forget_content(using, session_id, position)
+    # No key keeps an HMAC of the message, not even one whose other messages were removed.
+    keys = models.UsedKey.objects.using(using).filter(session_id=session_id)
+    keys.filter(first_position__lte=position, first_position__gt=position - F("size")).update(content="")
     models.Summary.objects.using(using).filter(session_id=session_id, last_position__gte=position).empty()
     session = transactions.latest(sessions).get()
     indexed = index_rows.strike(using, session_id, position, session.indexed_position)

@@ -21,7 +21,7 @@ from typing import Any
 
 from django_convmemory import exceptions
 from django_convmemory.messages import frozen_json
-from django_convmemory.rules import creations, exchanges, segments, turns, used_keys, values
+from django_convmemory.rules import creations, exchanges, segments, turns, values
 from django_convmemory.rules.counters import Batch, Counters, Covered, Entry, Previous, Row
 from django_convmemory.rules.creations import Creation
 from django_convmemory.rules.exchanges import MessageRef, Turn
@@ -136,10 +136,10 @@ class Session:
     def used_key(self, batch: Batch, now: float) -> UsedKey | None:
         """Return the key of ``batch`` if it is used. Raises IdempotencyConflict if it stands for other content."""
         key = self.keys.get(batch.key_hash or "")
-        if key is None or key.gone_at <= now - used_keys.FORGOTTEN_AFTER:
+        if key is None or key.gone_at <= now - values.FORGOTTEN_AFTER:
             return None
         is_same = key.content in ("", batch.payload_hash)
-        used_keys.check_content(batch, key.positions[0], len(key.positions), is_same=is_same)
+        values.check_reuse(batch, key.positions[0], len(key.positions), is_same=is_same)
         return key
 
     def appended(self, positions: range, *, turned_due: bool = False, replayed: bool = False) -> values.Appended:
@@ -343,7 +343,7 @@ class InMemoryStore:
         session, now = self.session(name), self._clock()
         key = session.used_key(batch, now)
         if key is not None and key.gone_at < NEVER:
-            raise used_keys.removed(key.positions[0])
+            raise values.key_removed(key.positions[0])
         if key is not None:
             return session.appended(key.positions, replayed=True)
         if batch.step is not None:

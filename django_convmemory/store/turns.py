@@ -11,12 +11,12 @@ from django.db.models import Q
 from django_convmemory import models
 from django_convmemory.clock import Clock
 from django_convmemory.messages import PINNED_ROLES
-from django_convmemory.rules import turns, used_keys as rules, values
+from django_convmemory.rules import turns, values
 from django_convmemory.rules.counters import Batch, Covered
 from django_convmemory.rules.strategies import Threshold, View
 from django_convmemory.rules.turns import Does, State, Step
 from django_convmemory.rules.values import SessionName, Snapshot, StoredMessage
-from django_convmemory.store import appending, columns, database, editing, sql, transactions, used_keys
+from django_convmemory.store import appending, columns, database, editing, sql, transactions
 from django_convmemory.store.database import Database
 
 # How many messages after a question are read at a time.
@@ -166,12 +166,12 @@ class Turns(Database):
         Raises :class:`~django_convmemory.exceptions.IdempotencyConflict` if it stands for something else, and
         ``QuestionChanged`` if the question was removed.
         """
-        keys = used_keys.rows(self.using, name, batch)
+        keys = appending.used_key(self.using, name, batch)
         key = keys.values_list("first_position", "size", "content", "gone_at").first()
         if key is None or (key[3] is not None and keys.forgotten().exists()):
             return None
         first, size, content, gone_at = key
-        rules.check_content(batch, first, size, is_same=used_keys.is_same(content, batch))
+        values.check_reuse(batch, first, size, is_same=appending.is_same(content, batch))
         if gone_at is not None:
             raise turns.changed()
         return int(first)
