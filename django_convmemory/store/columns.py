@@ -6,7 +6,6 @@ To add a column, add a field to :class:`~django_convmemory.models.Message`, a mi
 from __future__ import annotations
 
 import dataclasses
-import datetime as dt
 import enum
 import json
 import operator
@@ -127,8 +126,7 @@ def redacted_values(message: ChatMessage) -> dict[str, Any]:
     emptied = message.emptied()
     values = row_values(Entry(emptied, 0), Row(0, 0, None), uuid.UUID(int=0))
     redacted = {column.name: values[column.name] for column in MESSAGE_COLUMNS if column.redacted}
-    json_names = [column.name for column in MESSAGE_COLUMNS if column.redacted and column.kind is Kind.JSON]
-    return redacted | {name: json.loads(redacted[name]) for name in json_names if redacted[name] is not None}
+    return redacted | {name: json.loads(redacted[name]) for name in JSON_NAMES & redacted.keys() if redacted[name]}
 
 
 READ_NAMES = tuple(column.name for column in MESSAGE_COLUMNS if column.read)
@@ -195,18 +193,9 @@ STORED_NAMES = (
 )
 
 
-def stored_message(
-    position: int,
-    created_at: dt.datetime,
-    tokens: int,
-    redacted_at: dt.datetime | None,
-    public_id: uuid.UUID,
-    reply_to: int | None,
-    cut_off: str | None,
-    usage: Any,
-    *stored: Any,
-) -> StoredMessage:
+def stored_message(*row: Any) -> StoredMessage:
     """Return a row with the columns ``STORED_NAMES`` as a message for people to read."""
+    position, created_at, tokens, redacted_at, public_id, reply_to, cut_off, usage, *stored = row
     message = message_of(*stored[: len(READ_NAMES)])
     if item := stored[len(READ_NAMES) :]:
         message = with_item(message, *item)

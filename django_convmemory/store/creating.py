@@ -49,7 +49,7 @@ class Creating(Database):
                     using,
                     lambda: create(using, name, creation, public_id=public_id, title=title, metadata=metadata),
                     savepoint=True,
-                    happened=lambda: not self._none(public_id=public_id),
+                    happened=self._sessions.filter(public_id=public_id).exists,
                 )
             except IntegrityError as error:
                 return earlier(error, using, name, creation)

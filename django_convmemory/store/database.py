@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from django.db import connections, router
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -25,8 +24,6 @@ from django_convmemory.store.compiled import Slot
 _IS_PARTITIONED = "SELECT relkind = 'p' FROM pg_class WHERE oid = to_regclass('convmemory_message')"
 # By the server and the name of the database, because tests change the name.
 _partitioned: dict[tuple[str, str, str], bool] = {}
-
-T = TypeVar("T")
 
 
 class Database:
@@ -60,13 +57,6 @@ class Database:
             # Another row may have the name since.
             return session_id if name.row_id in (None, session_id) else None
         return None
-
-    def _run(
-        self, work: Callable[[str], T], *, savepoint: bool = False, happened: Callable[[], bool] | None = None
-    ) -> T:
-        """Run ``work`` in a transaction on the database that is written. It takes the name of the database."""
-        using = self.using
-        return transactions.run(using, lambda: work(using), savepoint=savepoint, happened=happened)
 
     def _none(self, **conditions: Any) -> bool:
         """Whether no session meets the conditions."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from django.db.models import F, QuerySet
 from django.db.models.functions import Left
@@ -219,22 +219,8 @@ def reset(using: str, session_id: int) -> None:
 # Copying.
 
 
-class Copied(NamedTuple):
-    """The index of a session as it was at an epoch, through a position."""
-
-    epoch: int | None
-    segments: list[Segment]
-
-    @property
-    def last(self) -> int:
-        return self.segments[-1].last if self.segments else 0
-
-
-NOTHING_COPIED = Copied(None, [])
-
-
-def copied(using: str, sessions: models.SessionQuerySet, at: int) -> Copied:
-    """Read the index of the one session in ``sessions`` through the position ``at``, for a fork.
+def copied(using: str, sessions: models.SessionQuerySet, at: int) -> tuple[list[Segment], int | None]:
+    """Read the index of the one session in ``sessions`` through the position ``at``, and its epoch, for a fork.
 
     It is read before the transaction of the fork: this takes long for a long session, and statements that return large
     texts have no place where the session's row is locked. It is right for the fork as long as the epoch is the same.
@@ -244,5 +230,5 @@ def copied(using: str, sessions: models.SessionQuerySet, at: int) -> Copied:
     found = list(rows.values_list("first", "last", "data", "session__epoch"))
     index = [Segment(first, last, data) for first, last, data, _ in found]
     if not index or index[-1].version != VERSION:
-        return NOTHING_COPIED
-    return Copied(found[0][-1], segments.through(index, at))
+        return [], None
+    return segments.through(index, at), found[0][-1]
