@@ -130,18 +130,16 @@ class Leases(Database):
 
     def release(self, claim: Claim, threshold: Threshold, how: values.Release = values.SUCCESS) -> bool:
         """Release the lease, and return whether the session is still due by ``threshold`` and its current counters."""
-        using = self.using
-        if how.error or how.retry_in is not None or how.rebuild_in is not None:
-            changes: dict[str, Any] = {} if how.rebuild_in is None else {"rebuild_after": Clock(how.rebuild_in)}
-            if not claim.rebuilding:
-                changes["attempts"] = max(0, claim.attempts - how.uncount) if how.error else 0
-                changes["last_error"] = how.error
-                changes["next_attempt_at"] = None if how.retry_in is None else Clock(how.retry_in)
-            changes["fold_window"] = how.window
-            releasing = _releasing(using, threshold, changes, queued=how.queued)
-        else:
-            releasing = _releasing_after_success(using, threshold, rebuilding=claim.rebuilding, queued=how.queued)
-        released = _changed(releasing, session_id=claim.session_id, token=claim.token, window=how.window)
+        # A time to wait is another one each time.
+        make = _releasing_now if how.retry_in is None and how.rebuild_in is None else _releasing
+        released = _changed(
+            make(self.using, threshold, how._replace(error="", window=None), rebuilding=claim.rebuilding),
+            session_id=claim.session_id,
+            token=claim.token,
+            window=how.window,
+            attempts=max(0, claim.attempts - how.uncount) if how.error else 0,
+            error=how.error,
+        )
         return bool(released) and self.is_due(claim.session_id)
 
     def is_due(self, session_id: int) -> bool:
@@ -280,9 +278,15 @@ def _extending(using: str, lease: float) -> compiled.CompiledStatement:
 
 
 def _releasing(
-    using: str, threshold: Threshold, changes: dict[str, Any], *, queued: bool
+    using: str, threshold: Threshold, how: values.Release, *, rebuilding: bool
 ) -> compiled.CompiledStatement:
-    if queued:
+    changes: dict[str, Any] = {"fold_window": Slot("window")}
+    if not rebuilding:  # A rebuild does not fold what has failed.
+        changes |= {"attempts": Slot("attempts"), "last_error": Slot("error")}
+        changes["next_attempt_at"] = None if how.retry_in is None else Clock(how.retry_in)
+    if how.rebuild_in is not None:
+        changes["rebuild_after"] = Clock(how.rebuild_in)
+    if how.queued:
         changes["queued_at"] = Clock()
     return compiled.update(
         # By the token alone: this process may release its expired lease as long as nobody else has taken one.
@@ -295,15 +299,7 @@ def _releasing(
     )
 
 
-@compiled.once
-def _releasing_after_success(
-    using: str, threshold: Threshold, *, rebuilding: bool, queued: bool
-) -> compiled.CompiledStatement:
-    # A rebuild does not fold what has failed.
-    changes: dict[str, Any] = {"fold_window": Slot("window")}
-    if not rebuilding:
-        changes |= {"attempts": 0, "last_error": "", "next_attempt_at": None}
-    return _releasing(using, threshold, changes, queued=queued)
+_releasing_now = compiled.once(_releasing)
 
 
 @compiled.once
