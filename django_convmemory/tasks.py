@@ -381,11 +381,8 @@ def _must_wait() -> bool:
         return True
     # Without one of these options, uWSGI's processes run only the request's own thread, and only during a request.
     uwsgi = sys.modules.get("uwsgi")
-    return uwsgi is not None and not {"enable-threads", "threads"} & {_text(name) for name in getattr(uwsgi, "opt", ())}
-
-
-def _text(name: str | bytes) -> str:
-    return name.decode() if isinstance(name, bytes) else name
+    threaded = {"enable-threads", "threads", b"enable-threads", b"threads"}
+    return uwsgi is not None and threaded.isdisjoint(getattr(uwsgi, "opt", ()))
 
 
 def _here(task: Task[..., None], memory: Memory, session_id: int, **arguments: Any) -> None:

@@ -222,15 +222,9 @@ def _append_locking(connection: BaseDatabaseWrapper, append: sql.Append) -> sql.
         revision=session.revision + 1,
         updated_at=Clock(),
     )
-    advanced = sql.Advanced(
-        session.pk,
-        after.last_position,
-        after.unpinned_tokens,
-        before.call_position,
-        turned_due or session.due_since is not None,
-        turned_due,
-        session.epoch,
-    )
+    due = turned_due or session.due_since is not None
+    counted = (after.last_position, after.unpinned_tokens, before.call_position)
+    advanced = sql.Advanced(session.pk, *counted, due, turned_due, session.epoch)
     with connection.cursor() as cursor:
         if append.content is not None:
             cursor.execute(*append.use_key(advanced))

@@ -11,7 +11,6 @@ from django.db.models import BigIntegerField, Value
 from django_convmemory import models
 from django_convmemory.rules.values import SessionName
 from django_convmemory.store import compiled, transactions
-from django_convmemory.store.compiled import Slot
 
 # Note [Partitioned messages]
 #
@@ -65,7 +64,7 @@ class Database:
 
 @compiled.once
 def _finding(using: str, *, lock: bool) -> compiled.Selection:
-    rows = models.Session.objects.using(using).filter(name_hash=Slot("name_hash"))
+    rows = models.Session.objects.using(using).filter(name_hash=compiled.Slot("name_hash"))
     return compiled.selection(rows, "pk", lock=lock)
 
 

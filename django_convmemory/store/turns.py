@@ -17,13 +17,12 @@ from django_convmemory.rules.strategies import Threshold, View
 from django_convmemory.rules.turns import Does, State, Step
 from django_convmemory.rules.values import SessionName, Snapshot, StoredMessage
 from django_convmemory.store import appending, columns, database, editing, sql, transactions
-from django_convmemory.store.database import Database
 
 # How many messages after a question are read at a time.
 _PAGE = 100
 
 
-class Turns(Database):
+class Turns(database.Database):
     """Opens, renews and ends the turns of sessions, and finds questions and their replies."""
 
     def waits(self) -> bool:
