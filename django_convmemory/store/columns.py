@@ -17,7 +17,6 @@ from django_convmemory import clock
 from django_convmemory.messages import CHAT, ChatMessage, FrozenDict, dumps, frozen_json
 from django_convmemory.rules import exchanges
 from django_convmemory.rules.counters import Entry, Row
-from django_convmemory.rules.exchanges import MessageRef
 from django_convmemory.rules.segments import Indexable
 from django_convmemory.rules.values import StoredMessage
 
@@ -222,9 +221,9 @@ def _frozen(value: Any) -> FrozenDict:
     return frozen
 
 
-def placed(rows: Any) -> list[MessageRef]:
+def placed(rows: Any) -> list[exchanges.MessageRef]:
     """Return the messages of rows with the columns ``PLACED_NAMES``, by position."""
-    rows_placed: list[MessageRef] = []
+    rows_placed: list[exchanges.MessageRef] = []
     longer = bool(MORE_NAMES)  # Slicing each row for nothing would take a fifth of the time.
     restore, new = ChatMessage.restore, tuple.__new__  # A named tuple's own constructor takes three times as long.
     for row in rows:
@@ -234,6 +233,6 @@ def placed(rows: Any) -> list[MessageRef]:
         else:
             message = restore(role, content, kind)  # The usual case. A call more would take a tenth of the time.
         shown = exchanges.redacted(message) if redacted else message
-        rows_placed.append(new(MessageRef, (position, shown, tokens, answers, None, 0)))
+        rows_placed.append(new(exchanges.MessageRef, (position, shown, tokens, answers, None, 0)))
     rows_placed.sort()  # By position, which is unique.
     return rows_placed

@@ -14,7 +14,6 @@ from django_convmemory.clock import Clock
 from django_convmemory.exceptions import InvalidSession
 from django_convmemory.rules import creations, values
 from django_convmemory.rules.creations import Creation
-from django_convmemory.rules.values import SessionName
 from django_convmemory.store import transactions
 from django_convmemory.store.database import Database
 
@@ -31,7 +30,7 @@ class Creating(Database):
         return owner._meta.pk.to_python(owner.pk)
 
     def create(
-        self, name: SessionName, *, title: str, metadata: Mapping[str, Any], creation: Creation | None = None
+        self, name: values.SessionName, *, title: str, metadata: Mapping[str, Any], creation: Creation | None = None
     ) -> models.Session:
         """Create an empty session and return it: its row, if the store has rows.
 
@@ -57,7 +56,7 @@ class Creating(Database):
         return transactions.settled(insert, name)
 
 
-def create(using: str, name: SessionName, creation: Creation | None = None, **columns: Any) -> models.Session:
+def create(using: str, name: values.SessionName, creation: Creation | None = None, **columns: Any) -> models.Session:
     """Insert the row of a session and return it as it was stored, with the database's time.
 
     Raises IntegrityError if the name is taken. If the owner is not there, raises IntegrityError or
@@ -113,7 +112,7 @@ def replayed(using: str, creation: Creation | None) -> models.Session | None:
     return session
 
 
-def earlier(error: IntegrityError, using: str, name: SessionName, creation: Creation | None) -> models.Session:
+def earlier(error: IntegrityError, using: str, name: values.SessionName, creation: Creation | None) -> models.Session:
     """Return what :func:`replayed` returns, after ``error`` of :func:`create`.
 
     Raises :class:`~django_convmemory.exceptions.SessionExists`, ``InvalidSession``, ``IdempotencyConflict``, and

@@ -23,8 +23,6 @@ from django_convmemory import exceptions
 from django_convmemory.messages import frozen_json
 from django_convmemory.rules import creations, exchanges, segments, turns, values
 from django_convmemory.rules.counters import Batch, Counters, Covered, Entry, Previous, Row
-from django_convmemory.rules.creations import Creation
-from django_convmemory.rules.exchanges import MessageRef, Turn
 from django_convmemory.rules.pause import Pause, wait_after_lease
 from django_convmemory.rules.segments import Extent, Indexable, IndexRead, Segment, Unindexed
 from django_convmemory.rules.strategies import Threshold, View
@@ -61,7 +59,7 @@ class Session:
     session_name: SessionName
     title: str = ""
     metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    creation: Creation | None = None
+    creation: creations.Creation | None = None
     id: int = 0
     public_id: str = ""
     # The session was created by an earlier request with the same idempotency key.
@@ -112,13 +110,13 @@ class Session:
         return Extent(self.id, self.session_name, self.epoch, self.indexed_position, len(self.rows))
 
     @property
-    def refs(self) -> list[MessageRef]:
+    def refs(self) -> list[exchanges.MessageRef]:
         """The messages as a model sees them."""
         refs = []
         for row, (position, tokens_through, answers) in zip(self.rows, self.places, strict=True):
             message = exchanges.redacted(row.message) if row.redacted else row.message
             place = (answers, row.created_at, tokens_through)
-            refs.append(MessageRef(position, message.without_item(), row.tokens, *place))
+            refs.append(exchanges.MessageRef(position, message.without_item(), row.tokens, *place))
         return refs
 
     def check_step(self, step: Step, now: float) -> None:
@@ -310,7 +308,7 @@ class InMemoryStore:
         sessions, wanted = self._sessions.values(), {"alias": alias, **scope}.items()
         return [session for session in sessions if wanted <= vars(session.session_name).items()]
 
-    def _created_by(self, creation: Creation | None) -> Session | None:
+    def _created_by(self, creation: creations.Creation | None) -> Session | None:
         """Return the session that an earlier request with the same key created."""
         for session in self._sessions.values():
             if creation and session.creation and session.creation.key_hash == creation.key_hash:
@@ -382,7 +380,7 @@ class InMemoryStore:
         return appended._replace(turned_due=appended.turned_due or bool(edited and edited.turned_due))
 
     def create(
-        self, name: SessionName, *, title: str, metadata: Mapping[str, Any], creation: Creation | None = None
+        self, name: SessionName, *, title: str, metadata: Mapping[str, Any], creation: creations.Creation | None = None
     ) -> Session:
         earlier = self._created_by(creation)
         if earlier is None and self.session(name).id:
@@ -493,7 +491,7 @@ class InMemoryStore:
         threshold: Threshold,
         *,
         title: str | None = None,
-        creation: Creation | None = None,
+        creation: creations.Creation | None = None,
     ) -> values.Forked:
         session = self.session(source)
         if not session.id:
@@ -650,11 +648,11 @@ class InMemoryStore:
             version.valid = version.value.version in line
         return claim
 
-    def turns(self, claim: Claim, limit: int | None = None) -> list[Turn]:
+    def turns(self, claim: Claim, limit: int | None = None) -> list[exchanges.Turn]:
         refs = self.messages(claim)[:limit]
-        return [Turn(ref.position, ref.tokens, ref.answers, ref.message.role) for ref in refs]
+        return [exchanges.Turn(ref.position, ref.tokens, ref.answers, ref.message.role) for ref in refs]
 
-    def messages(self, claim: Claim, first: int = 1, last: float = math.inf) -> list[MessageRef]:
+    def messages(self, claim: Claim, first: int = 1, last: float = math.inf) -> list[exchanges.MessageRef]:
         tail = self._with_id(claim.session_id).refs[claim.counters.covered_position : claim.counters.last_position]
         return [ref for ref in tail if first <= ref.position <= last and not ref.message.pinned]
 

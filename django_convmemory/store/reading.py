@@ -15,7 +15,6 @@ from django_convmemory import models
 from django_convmemory.messages import PINNED_ROLES
 from django_convmemory.rules import values
 from django_convmemory.rules.strategies import View
-from django_convmemory.rules.values import SessionName, SummaryVersion
 from django_convmemory.store import columns, database, preparing, sql
 
 logger = logging.getLogger(__name__)
@@ -27,7 +26,7 @@ _decoded = json.JSONDecoder().raw_decode
 class Reading(database.Database):
     """Reads sessions."""
 
-    def load(self, name: SessionName, view: View, pinned_tokens: float) -> values.Snapshot | None:
+    def load(self, name: values.SessionName, view: View, pinned_tokens: float) -> values.Snapshot | None:
         """Return the session as it is at one moment, as far as ``view`` needs it, or None if there is no such session.
 
         Of the pinned messages it has those that fit in ``pinned_tokens``, and always the first one.
@@ -72,11 +71,11 @@ class Reading(database.Database):
                     if not pinned_rows or pinned_rows[0][0] != epoch:
                         continue
                     pinned = columns.placed(row[1:] for row in pinned_rows if row[1] is not None)
-            version = SummaryVersion(*_decoded(summary)[0]) if view.summary and summary else None
+            version = values.SummaryVersion(*_decoded(summary)[0]) if view.summary and summary else None
             return values.Snapshot(session_id, counters, bool(due), revision, epoch, version, pinned, tail)
 
     def history(
-        self, name: SessionName, *, before: int | None, after: int | None, limit: int, items: bool = False
+        self, name: values.SessionName, *, before: int | None, after: int | None, limit: int, items: bool = False
     ) -> list[values.StoredMessage]:
         """Return at most ``limit`` messages after the position ``after`` and before the position ``before``, in order.
 

@@ -14,7 +14,6 @@ from django_convmemory.messages import PINNED_ROLES
 from django_convmemory.rules import turns, values
 from django_convmemory.rules.counters import Batch, Covered
 from django_convmemory.rules.strategies import Threshold, View
-from django_convmemory.rules.turns import Does, State, Step
 from django_convmemory.rules.values import SessionName, Snapshot, StoredMessage
 from django_convmemory.store import appending, columns, database, editing, sql, transactions
 
@@ -49,7 +48,7 @@ class Turns(database.Database):
         if "pool" in connection.settings_dict.get("OPTIONS", {}) and not connection.in_atomic_block:
             connection.close()
 
-    def begin_turn(self, name: SessionName, step: Step) -> None:
+    def begin_turn(self, name: SessionName, step: turns.Step) -> None:
         """Open a turn for a question that is stored. Raises the reason if that cannot be done now."""
         using = self.using
         sessions = self._named(name)
@@ -66,22 +65,22 @@ class Turns(database.Database):
             appending.check_step(using, session, step)
         raise turns.in_progress(0.0)
 
-    def renew_turn(self, name: SessionName, step: Step) -> bool:
+    def renew_turn(self, name: SessionName, step: turns.Step) -> bool:
         """Let the turn last for ``step.seconds`` from now on, and return whether somebody has stopped its reply.
 
         Raises :class:`~django_convmemory.exceptions.TurnLost`.
         """
         rows = self._named(name).filter(turn_token=step.token)
-        if _update(rows.filter(turn_stopped=False), appending.turn_columns(step._replace(does=Does.GOES_ON), 0)):
+        if _update(rows.filter(turn_stopped=False), appending.turn_columns(step._replace(does=turns.Does.GOES_ON), 0)):
             return False
         if not rows.exists():
             raise turns.lost()
         return True
 
-    def end_turn(self, name: SessionName, step: Step) -> None:
+    def end_turn(self, name: SessionName, step: turns.Step) -> None:
         """End the turn, if it is still this one."""
         rows = self._named(name).filter(turn_token=step.token)
-        _update(rows, appending.turn_columns(step._replace(does=Does.ENDS), 0))
+        _update(rows, appending.turn_columns(step._replace(does=turns.Does.ENDS), 0))
 
     def stop_turn(self, name: SessionName, question: int) -> bool:
         """Ask the turn that answers the message at ``question`` to stop. Return whether there is one."""
@@ -107,7 +106,7 @@ class Turns(database.Database):
 
         return transactions.run(using, work, savepoint=True)
 
-    def moved(self, name: SessionName, step: Step, last_id: uuid.UUID, question_id: uuid.UUID) -> int | None:
+    def moved(self, name: SessionName, step: turns.Step, last_id: uuid.UUID, question_id: uuid.UUID) -> int | None:
         """Return the epoch of the session if the question and the last message of the turn are as they were, or None.
 
         Only another message was redacted then.
@@ -133,7 +132,7 @@ class Turns(database.Database):
         row = rows.order_by("-session_id", "-position").values_list(*columns.STORED_NAMES).first()
         return columns.stored_message(*row) if row else None
 
-    def after_question(self, name: SessionName, question: int) -> tuple[State, list[StoredMessage]]:
+    def after_question(self, name: SessionName, question: int) -> tuple[turns.State, list[StoredMessage]]:
         """Return the messages that follow the question in its turn, and the state of the session at that moment.
 
         They end before the next message of a user.
@@ -141,10 +140,10 @@ class Turns(database.Database):
         using = self.using
         sessions = self._named(name)
         while True:
-            row = sessions.values_list("pk", *State._fields).first()
+            row = sessions.values_list("pk", *turns.State._fields).first()
             if row is None:
                 raise turns.changed()
-            state = State(*row[1:])
+            state = turns.State(*row[1:])
             rows = models.Message.objects.using(using).filter(session_id=row[0], position__lte=state.last_position)
             found: list[StoredMessage] = []
             while True:
