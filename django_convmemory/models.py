@@ -45,6 +45,7 @@ _CLOCK_SKEW = 5.0
 
 class SessionQuerySet(models.QuerySet["Session"]):
     def named(self, name: SessionName) -> SessionQuerySet:
+        """The one session with this name, or no session."""
         rows = self.filter(name_hash=name.name_hash)
         return rows if name.row_id is None else rows.filter(pk=name.row_id)
 
@@ -249,7 +250,7 @@ class Session(models.Model):
     # the owner is changed.
     revision = models.BigIntegerField(_("revision"), default=0)
     details = models.BigIntegerField(_("revision of the details"), default=0)
-    # When a session is deleted, its forks become forks of its original: see _hand_on_forks.
+    # When a session is deleted, its forks become forks of its original: see _before_deletion.
     forked_from = models.ForeignKey(
         "self",
         verbose_name=_("forked from"),
@@ -269,7 +270,7 @@ class Session(models.Model):
 
     objects = SessionQuerySet.as_manager()
 
-    # Set by a store that has locked the row before it read it: _hand_on_forks then need not do either again.
+    # Set by a store that has locked the row before it read it: _before_deletion then need not do either again.
     locked = False
     # Set by a store that was asked to create a session which an earlier request with the same idempotency key created.
     replayed = False
@@ -377,8 +378,11 @@ NOT_COMPACTING: dict[str, Any] = {
 
 
 @receiver(signals.pre_delete, sender=Session)
-def _hand_on_forks(sender: type[Session], instance: Session, using: str, **kwargs: Any) -> None:
-    """Make the forks of a deleted session forks of its original, so that a redaction there still reaches them."""
+def _before_deletion(sender: type[Session], instance: Session, using: str, **kwargs: Any) -> None:
+    """Make the forks of a deleted session forks of its original, so that a redaction there still reaches them.
+
+    Then tell the site that the content of the session goes.
+    """
     sessions = Session.objects.using(using)
     if instance.locked:
         origins = [instance.forked_from_id]
@@ -388,10 +392,6 @@ def _hand_on_forks(sender: type[Session], instance: Session, using: str, **kwarg
         origins = list(sessions.filter(pk=instance.pk).values_list("forked_from", flat=True))
     for origin in origins:
         sessions.filter(forked_from=instance).update(forked_from=origin)
-
-
-@receiver(signals.pre_delete, sender=Session)
-def _tell_of_deletion(sender: type[Session], instance: Session, using: str, **kwargs: Any) -> None:
     content_changed.send(sender, using=using, session_id=instance.pk, first=1, last=None, copied_from=None)
 
 

@@ -44,10 +44,6 @@ class Database:
     def _sessions(self) -> models.SessionQuerySet:
         return models.Session.objects.using(self.using)
 
-    def _named(self, name: SessionName) -> models.SessionQuerySet:
-        """Return the one session with this name, or no session."""
-        return self._sessions.named(name)
-
     def find(self, name: SessionName) -> int | None:
         """Return the id of the session, or None."""
         using = self.using

@@ -48,7 +48,7 @@ class Editing(database.Database):
         Raises :class:`~django_convmemory.exceptions.UnknownSession` if there is no such session, and ``StaleRevision``
         if ``revision`` is not None and the session is at another one.
         """
-        sessions = self._named(name)
+        sessions = self._sessions.named(name)
         columns: dict[str, Any] = {}
         for field, value in changes.items():
             if field in ("archived", "starred"):
@@ -75,7 +75,7 @@ class Editing(database.Database):
         :class:`~django_convmemory.exceptions.UnknownMessage`, ``RedactedMessage``, ``UnknownSession``,
         ``StaleRevision``.
         """
-        sessions = self._named(name)
+        sessions = self._sessions.named(name)
 
         def work() -> None:
             reached = sessions.at(revision).filter(last_position__gte=position)
@@ -96,7 +96,7 @@ class Editing(database.Database):
 
         Raises :class:`~django_convmemory.exceptions.StaleRevision` as :meth:`update` does.
         """
-        sessions = self._named(name)
+        sessions = self._sessions.named(name)
 
         def work() -> bool:
             if not sessions.at(revision).update(epoch=F("epoch") + 1):
@@ -122,7 +122,7 @@ class Editing(database.Database):
         using = self.using
 
         def work() -> None:
-            session = _begun(self._named(name), name)
+            session = _begun(self._sessions.named(name), name)
             if session is not None:
                 # The numbers of its versions go on.
                 self._sessions.filter(pk=session.pk).update(
@@ -161,7 +161,7 @@ class Editing(database.Database):
         A batch whose key was used changes nothing, whatever the revision. Raises the errors of both operations, and
         :class:`~django_convmemory.exceptions.UnknownMessage` if there is no message at ``after``.
         """
-        using, sessions = self.using, self._named(name)
+        using, sessions = self.using, self._sessions.named(name)
 
         def work() -> Appended:
             locked = sessions.at(revision).filter(last_position__gte=after).lock()
@@ -203,7 +203,7 @@ class Editing(database.Database):
         using = self.using
 
         def work() -> tuple[StoredMessage | None, Edited | None]:
-            session = _begun(self._named(name), name, last_position__gt=0)
+            session = _begun(self._sessions.named(name), name, last_position__gt=0)
             if session is None:
                 return None, None
             rows = models.Message.objects.using(using).filter(session=session, position=session.last_position)
@@ -285,7 +285,7 @@ class Editing(database.Database):
         Raises :class:`~django_convmemory.exceptions.UnknownMessage`.
         """
 
-        using, sessions = self.using, self._named(name)
+        using, sessions = self.using, self._sessions.named(name)
 
         def work() -> Redaction:
             if position < 1 or not sessions.filter(last_position__gte=position).lock():

@@ -84,7 +84,7 @@ class Reading(database.Database):
         """
         # A subquery and not a join, and a range of positions: PostgreSQL expects a session of the usual length, and
         # might otherwise fetch and sort all of its messages.
-        sessions = self._named(name)
+        sessions = self._sessions.named(name)
         rows = models.Message.objects.using(sessions.db).filter(session_id=database.id_of(sessions))
         if before is not None:
             rows = rows.filter(position__lt=before)

@@ -428,9 +428,8 @@ def _added_one(filled: tuple[str, ...]) -> str:
         for column in APPENDED:
             if column.kind is kind and (column.name in filled or kind is Kind.TIME):
                 values[column.name] = value
-    for column in APPENDED:
-        if column.name in filled and column.kind not in (Kind.TOTAL, Kind.POSITION, Kind.CALL):
-            values[column.name] = f"%({column.name})s"
+    # A time that is given replaces the database's.
+    values |= {name: f"%({name})s" for name in filled if name == "created_at" or name not in values}
     return f"({', '.join(values)}) SELECT {', '.join(values.values())} FROM advanced"
 
 

@@ -51,7 +51,7 @@ class Turns(database.Database):
     def begin_turn(self, name: SessionName, step: turns.Step) -> None:
         """Open a turn for a question that is stored. Raises the reason if that cannot be done now."""
         using = self.using
-        sessions = self._named(name)
+        sessions = self._sessions.named(name)
         free = Q(turn_token="") | Q(turn_expires_at__lte=Clock())
         free_rows = sessions.filter(free, epoch=step.epoch, last_position=step.last_position)
         changes = appending.turn_columns(step, step.question)
@@ -70,7 +70,7 @@ class Turns(database.Database):
 
         Raises :class:`~django_convmemory.exceptions.TurnLost`.
         """
-        rows = self._named(name).filter(turn_token=step.token)
+        rows = self._sessions.named(name).filter(turn_token=step.token)
         if _update(rows.filter(turn_stopped=False), appending.turn_columns(step._replace(does=turns.Does.GOES_ON), 0)):
             return False
         if not rows.exists():
@@ -79,12 +79,12 @@ class Turns(database.Database):
 
     def end_turn(self, name: SessionName, step: turns.Step) -> None:
         """End the turn, if it is still this one."""
-        rows = self._named(name).filter(turn_token=step.token)
+        rows = self._sessions.named(name).filter(turn_token=step.token)
         _update(rows, appending.turn_columns(step._replace(does=turns.Does.ENDS), 0))
 
     def stop_turn(self, name: SessionName, question: int) -> bool:
         """Ask the turn that answers the message at ``question`` to stop. Return whether there is one."""
-        rows = self._named(name).filter(turn_expires_at__gt=Clock(), turn_question=question)
+        rows = self._sessions.named(name).filter(turn_expires_at__gt=Clock(), turn_question=question)
         return _update(rows.exclude(turn_token=""), {"turn_stopped": True}) > 0
 
     def step_turn(self, name: SessionName, batch: Batch, threshold: Threshold, *, counter: str) -> values.Appended:
@@ -93,7 +93,7 @@ class Turns(database.Database):
         if step is None or step.after is None:
             return appending.append_new(using, name, batch, threshold, counter=counter)
         after = step.after
-        sessions = self._named(name)
+        sessions = self._sessions.named(name)
         ours = sessions.filter(turn_token=step.token, epoch=step.epoch, last_position=step.last_position)
 
         def work() -> values.Appended:
@@ -112,7 +112,7 @@ class Turns(database.Database):
         Only another message was redacted then.
         """
         using = self.using
-        unmoved = self._named(name).filter(last_position=step.last_position)
+        unmoved = self._sessions.named(name).filter(last_position=step.last_position)
         session_id, epoch = unmoved.values_list("pk", "epoch").first() or (0, None)
         rows = models.Message.objects.using(using).filter(session_id=session_id, redacted_at__isnull=True)
         wanted = {step.question: question_id, step.last_position: last_id}
@@ -121,12 +121,12 @@ class Turns(database.Database):
 
     def revisions(self, name: SessionName) -> tuple[int, int]:
         """Return the two numbers that count the changes of the session: of its messages, and of its details."""
-        return self._named(name).values_list("revision", "details").first() or (0, 0)
+        return self._sessions.named(name).values_list("revision", "details").first() or (0, 0)
 
     def question(self, name: SessionName, message_id: uuid.UUID | None) -> StoredMessage | None:
         """Return the message with this id, or the newest one of the user if that is None. None: there is none."""
         using = self.using
-        session_id = database.id_of(self._named(name))
+        session_id = database.id_of(self._sessions.named(name))
         rows = models.Message.objects.using(using).filter(session_id=session_id, role="user")
         rows = rows.filter(public_id=message_id) if message_id else rows
         row = rows.order_by("-session_id", "-position").values_list(*columns.STORED_NAMES).first()
@@ -138,7 +138,7 @@ class Turns(database.Database):
         They end before the next message of a user.
         """
         using = self.using
-        sessions = self._named(name)
+        sessions = self._sessions.named(name)
         while True:
             row = sessions.values_list("pk", *turns.State._fields).first()
             if row is None:
@@ -180,7 +180,7 @@ class Turns(database.Database):
         The summary is the newest one that ends before it.
         """
         using = self.using
-        while (session := self._named(name).first()) is not None:
+        while (session := self._sessions.named(name).first()) is not None:
             summaries = models.Summary.objects.using(using).filter(session=session, last_position__lt=position)
             summary = summaries.current().first() if view.summary else None
             counters = editing.rewound_to(using, session, position)
