@@ -48,9 +48,8 @@ class Appending(Database):
                 # The key is used already, or the tool results are stored already, or an id is taken, or a turn is open,
                 # perhaps that of the key, or nobody knows what happened. An append with this key that was faster is
                 # committed by now: it held the lock of the session's row.
-                replayed = transactions.run(
-                    using, lambda: replay(using, name, batch), atomic=False, happened=lambda: False
-                )
+                looking = functools.partial(replay, using, name, batch)
+                replayed = transactions.run(using, looking, atomic=False, happened=lambda: False)
                 if replayed is not None:
                     return replayed
                 if not (transactions.is_taken(error) or isinstance(error, exceptions.OutcomeUnknown)):
@@ -108,12 +107,9 @@ def _prepare(using: str, name: SessionName, batch: Batch) -> None:
         raise _explained(using, session, error) from None
     if session is None:
         try:
-            transactions.run(
-                using,
-                lambda: creating.create(using, name),
-                savepoint=True,
-                happened=lambda: False,  # If it exists, it is not created again.
-            )
+            # If it exists, it is not created again.
+            work = functools.partial(creating.create, using, name)
+            transactions.run(using, work, savepoint=True, happened=lambda: False)
         except IntegrityError as error:
             # Another process has created the session, or the owner was deleted.
             creating.require_owner(using, name.owner_id)

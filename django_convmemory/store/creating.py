@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import uuid
 from collections.abc import Mapping
 from typing import Any
@@ -41,15 +42,13 @@ class Creating(Database):
         if name.row_id is not None:
             raise values.gone(name) if self.find(name) is None else values.session_exists(name)
 
+        public_id = uuid.uuid4()
+        work = functools.partial(create, using, name, creation, public_id=public_id, title=title, metadata=metadata)
+        happened = self._sessions.filter(public_id=public_id).exists
+
         def insert() -> models.Session:
-            public_id = uuid.uuid4()
             try:
-                return transactions.run(
-                    using,
-                    lambda: create(using, name, creation, public_id=public_id, title=title, metadata=metadata),
-                    savepoint=True,
-                    happened=self._sessions.filter(public_id=public_id).exists,
-                )
+                return transactions.run(using, work, savepoint=True, happened=happened)
             except IntegrityError as error:
                 return earlier(error, using, name, creation)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import functools
 import uuid
 from typing import Any
 
@@ -183,12 +184,10 @@ class Leases(Database):
         stored = models.Attempt.objects.using(using).filter(
             session=claim.session_id, first_position=row.first_position, duration_seconds=row.duration_seconds
         )
-        transactions.settled(
-            lambda: transactions.run(
-                using, lambda: compiled.insert(using, row), savepoint=True, atomic=False, happened=stored.exists
-            ),
-            "the sessions",  # They are deleted between the look and the check of the foreign key.
-        )
+        work = functools.partial(compiled.insert, using, row)
+        insert = functools.partial(transactions.run, using, work, savepoint=True, atomic=False, happened=stored.exists)
+        # They are deleted between the look and the check of the foreign key.
+        transactions.settled(insert, "the sessions")
 
     def release(self, claim: Claim, threshold: Threshold, how: values.Release = values.SUCCESS) -> bool:
         """Release the lease, and return whether the session is still due by ``threshold`` and its current counters."""

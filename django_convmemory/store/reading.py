@@ -59,11 +59,8 @@ class Reading(database.Database):
                 tail, pinned = columns.placed(rows.values()), []
                 if counters.pinned:
                     bound = values.view_bound(counters, view)
-                    tail = [
-                        placed
-                        for placed in tail
-                        if placed.message.role not in PINNED_ROLES and placed.position > bound.position
-                    ]
+                    tail = [ref for ref in tail if ref.position > bound.position]
+                    tail = [ref for ref in tail if ref.message.role not in PINNED_ROLES]
                     positions = values.shown_pinned(counters.pinned, pinned_tokens)
                     cursor.execute(*sql.placed(session_id, positions))
                     pinned_rows = cursor.fetchall()

@@ -199,9 +199,8 @@ def _marked_of(rows: models.SessionQuerySet, ids: Sequence[int], limit: int, mar
 
     if not ids:
         return []
-    return transactions.run(
-        using, locked if connections[using].features.has_select_for_update_skip_locked else one_by_one
-    )
+    can_skip_locked = connections[using].features.has_select_for_update_skip_locked
+    return transactions.run(using, locked if can_skip_locked else one_by_one)
 
 
 def _read(
