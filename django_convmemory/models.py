@@ -347,8 +347,7 @@ def counters_of(values: Sequence[Any]) -> Counters:
 
 def counter_columns(counters: Counters) -> dict[str, Any]:
     """Return the values of the columns that hold ``counters``."""
-    return {
-        **{column: getattr(counters, column) for column in COUNTER_COLUMNS},
+    return counters._asdict() | {
         "pinned": write_pinned(counters.pinned),
         "pinned_count": len(counters.pinned),
         "pinned_tokens": sum(pinned.tokens for pinned in counters.pinned),
@@ -365,16 +364,9 @@ def write_pinned(pinned: tuple[Pinned, ...]) -> str:
     return "".join(f" {message.position}:{message.tokens}" for message in pinned)
 
 
-# The columns of a session that is not due, has no lease and has not failed.
-NOT_COMPACTING: dict[str, Any] = {
-    "due_since": None,
-    "queued_at": None,
-    "attempts": 0,
-    "next_attempt_at": None,
-    "lease_token": "",
-    "lease_expires_at": None,
-    "last_error": "",
-}
+# The columns of a session that is not due, has no lease and has not failed, as they are in a new session.
+_COMPACTION = ("due_since", "queued_at", "attempts", "next_attempt_at", "lease_token", "lease_expires_at", "last_error")
+NOT_COMPACTING: dict[str, Any] = {name: Session._meta.get_field(name).get_default() for name in _COMPACTION}
 
 
 @receiver(signals.pre_delete, sender=Session)

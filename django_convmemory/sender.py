@@ -299,9 +299,7 @@ class BrokerConnection:
                 connect_timeout=BROKER_TIMEOUT,
                 transport_options={
                     # By default, kombu retries a refused connection with pauses.
-                    "interval_start": 0,
-                    "interval_step": 0,
-                    "interval_max": 0,
+                    **dict.fromkeys(("interval_start", "interval_step", "interval_max"), 0),
                     # Redis.
                     "socket_connect_timeout": BROKER_TIMEOUT,
                     "socket_timeout": BROKER_TIMEOUT,
@@ -313,7 +311,7 @@ class BrokerConnection:
                 },
             )
             # It tries each broker once. If there is only one, kombu lists no alternatives.
-            connection.transport_options["max_retries"] = max(0, len(connection.alt) - 1)
+            connection.transport_options["max_retries"] = max(0, len(connection.alt) - 1)  # type: ignore[index]
             connection.transport  # noqa: B018  imports its libraries
             self._connection = connection
             self._producer = app.amqp.Producer(connection, auto_declare=False)

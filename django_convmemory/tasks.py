@@ -309,13 +309,13 @@ class CeleryScheduler:
 
     def request(self, memory: Memory, session_id: int, work: Work) -> bool:
         """Send the task for ``work``. Return whether it was sent. Never raises."""
+        task = compact if work in ("compact", "retry") else rebuild
         if _eager():
-            _here(_TASKS[work], memory, session_id, **REQUESTED[work])
+            _here(task, memory, session_id, **REQUESTED[work])
             return True
-        task = _TASKS[work].name
         # No sweep would send it again, so it does not expire.
         options = self._options(memory) | {"expiration": None} | _headers()
-        hint = Hint(task, memory.alias, session_id, options, REQUESTED[work])
+        hint = Hint(task.name, memory.alias, session_id, options, REQUESTED[work])
         return sender().send(hint, compact.app, wait=True)
 
     def send(
@@ -358,14 +358,6 @@ class CeleryScheduler:
 def _headers() -> dict[str, Any]:
     headers = observers.headers()
     return {"headers": {_ORIGIN: headers}} if headers else {}
-
-
-_TASKS: dict[Work, Task[..., None]] = {
-    "compact": compact,
-    "retry": compact,
-    "rebuild": rebuild,
-    "replace_stand_ins": rebuild,
-}
 
 
 def _eager() -> bool:

@@ -158,18 +158,16 @@ class Leases(Database):
             **version.covered._asdict(),
         )
         updates = _other_versions(using, claim, version) if final else []
-        rows: list[Any] = [
-            models.Summary(
-                session_id=claim.session_id,
-                version=number,
-                parent_version=claim.summary.version if claim.summary else None,
-                building=not final,
-                created_at=Clock(),
-                **{**dataclasses.asdict(version), "identifiers": version.identifiers or None},
-            )
-        ]
-        if attempt is not None:
-            rows.append(_attempt(claim, dataclasses.replace(attempt, version=number)))
+        summary = models.Summary(
+            session_id=claim.session_id,
+            version=number,
+            parent_version=claim.summary.version if claim.summary else None,
+            building=not final,
+            created_at=Clock(),
+            **{**dataclasses.asdict(version), "identifiers": version.identifiers or None},
+        )
+        attempts = [] if attempt is None else [_attempt(claim, dataclasses.replace(attempt, version=number))]
+        rows = [summary, *attempts]
         if transactions.run(using, lambda: compiled.run_all(using, first, updates, rows), savepoint=True):
             return values.after_publishing(claim, version, number)
         if attempt is not None:
