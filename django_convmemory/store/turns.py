@@ -50,7 +50,6 @@ class Turns(database.Database):
 
     def begin_turn(self, name: SessionName, step: turns.Step) -> None:
         """Open a turn for a question that is stored. Raises the reason if that cannot be done now."""
-        using = self.using
         sessions = self._sessions.named(name)
         free = Q(turn_token="") | Q(turn_expires_at__lte=Clock())
         free_rows = sessions.filter(free, epoch=step.epoch, last_position=step.last_position)
@@ -62,7 +61,7 @@ class Turns(database.Database):
             if session is not None and session.turn_token == step.token:
                 return  # The connection was lost after the turn had been opened.
             # If it can be done now, the turn of another request has ended in between.
-            appending.check_step(using, session, step)
+            appending.check_step(self.using, session, step)
         raise turns.in_progress(0.0)
 
     def renew_turn(self, name: SessionName, step: turns.Step) -> bool:
@@ -111,10 +110,9 @@ class Turns(database.Database):
 
         Only another message was redacted then.
         """
-        using = self.using
         unmoved = self._sessions.named(name).filter(last_position=step.last_position)
         session_id, epoch = unmoved.values_list("pk", "epoch").first() or (0, None)
-        rows = models.Message.objects.using(using).filter(session_id=session_id, redacted_at__isnull=True)
+        rows = models.Message.objects.using(self.using).filter(session_id=session_id, redacted_at__isnull=True)
         wanted = {step.question: question_id, step.last_position: last_id}
         found = dict(rows.filter(position__in=list(wanted)).values_list("position", "public_id"))
         return epoch if found == wanted else None
@@ -125,9 +123,8 @@ class Turns(database.Database):
 
     def question(self, name: SessionName, message_id: uuid.UUID | None) -> StoredMessage | None:
         """Return the message with this id, or the newest one of the user if that is None. None: there is none."""
-        using = self.using
         session_id = database.id_of(self._sessions.named(name))
-        rows = models.Message.objects.using(using).filter(session_id=session_id, role="user")
+        rows = models.Message.objects.using(self.using).filter(session_id=session_id, role="user")
         rows = rows.filter(public_id=message_id) if message_id else rows
         row = rows.order_by("-session_id", "-position").values_list(*columns.STORED_NAMES).first()
         return columns.stored_message(*row) if row else None
@@ -137,14 +134,13 @@ class Turns(database.Database):
 
         They end before the next message of a user.
         """
-        using = self.using
         sessions = self._sessions.named(name)
         while True:
             row = sessions.values_list("pk", *turns.State._fields).first()
             if row is None:
                 raise turns.changed()
             state = turns.State(*row[1:])
-            rows = models.Message.objects.using(using).filter(session_id=row[0], position__lte=state.last_position)
+            rows = models.Message.objects.using(self.using).filter(session_id=row[0], position__lte=state.last_position)
             found: list[StoredMessage] = []
             while True:
                 after = question + len(found)
