@@ -13,7 +13,7 @@ from django_convmemory import exceptions, models
 from django_convmemory.memory import ConversationBufferMemory
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.handles import ConversationMemory
-from django_convmemory.store import creating
+from django_convmemory.store import appending
 from django_convmemory.store.in_memory import InMemoryStore
 from django_convmemory.store.orm import ORMStore
 from tests import event_loops
@@ -194,7 +194,7 @@ def test_a_constraint_that_stays_violated_is_no_contention(monkeypatch: pytest.M
     def refuse(*args: Any, **options: Any) -> models.Session:
         raise IntegrityError("NOT NULL constraint failed: convmemory_session.tenant")
 
-    monkeypatch.setattr(creating, "create", refuse)
+    monkeypatch.setattr(appending, "create_session", refuse)
     memory = ConversationBufferMemory(ORMStore())
     with pytest.raises(IntegrityError, match="tenant"):
         memory.append("main", HELLO, idempotency_key=key)

@@ -1,13 +1,16 @@
-"""Appending a batch to a session, in the fastest way of each database."""
+"""Creating sessions, and appending a batch to one in the fastest way of each database."""
 
 from __future__ import annotations
 
 import functools
 import random
 import time
+import uuid
+from collections.abc import Mapping
 from typing import Any
 
 from django.conf import settings
+from django.contrib.auth import get_user_model
 from django.db import IntegrityError, connections, router
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils.crypto import constant_time_compare, salted_hmac
@@ -15,12 +18,13 @@ from django.utils.crypto import constant_time_compare, salted_hmac
 from django_convmemory import exceptions, models
 from django_convmemory.clock import Clock
 from django_convmemory.messages import CHAT
-from django_convmemory.rules import values
+from django_convmemory.rules import creations, values
 from django_convmemory.rules.counters import Batch, Counters, Previous
+from django_convmemory.rules.creations import Creation
 from django_convmemory.rules.strategies import Threshold
 from django_convmemory.rules.turns import Does, Step
 from django_convmemory.rules.values import SessionName
-from django_convmemory.store import columns, creating, preparing, sql, transactions
+from django_convmemory.store import columns, preparing, sql, transactions
 from django_convmemory.store.database import Database
 
 # How many messages with tool calls are searched for the one that a refused result belongs to.
@@ -29,7 +33,41 @@ _SALT = "django_convmemory.used_keys"
 
 
 class Appending(Database):
-    """Appends to sessions."""
+    """Creates sessions, and appends to them."""
+
+    def owner_id(self, owner: Any) -> Any:
+        """Return the id of a user. Raises :class:`~django_convmemory.exceptions.InvalidSession` for anything else."""
+        # A row of another model may have the id of a user, and an unsaved user may have an id already.
+        if not isinstance(owner, get_user_model()) or owner._state.adding or owner.pk is None:
+            raise values.no_owner(owner)
+        # The id of a user may be a UUID in the form of a text.
+        return owner._meta.pk.to_python(owner.pk)
+
+    def create(
+        self, name: SessionName, *, title: str, metadata: Mapping[str, Any], creation: Creation | None = None
+    ) -> models.Session:
+        """Create an empty session and return it: its row, if the store has rows.
+
+        If an earlier request has used the key of ``creation``, return the session that it created. Its ``replayed`` is
+        true. Raises :class:`~django_convmemory.exceptions.SessionExists`, ``InvalidSession``, ``IdempotencyConflict``.
+        """
+        using = self.using
+        if name.row_id is not None:
+            raise values.gone(name) if self.find(name) is None else values.session_exists(name)
+
+        public_id = uuid.uuid4()
+        work = functools.partial(
+            create_session, using, name, creation, public_id=public_id, title=title, metadata=metadata
+        )
+        happened = self._sessions.filter(public_id=public_id).exists
+
+        def insert() -> models.Session:
+            try:
+                return transactions.run(using, work, savepoint=True, happened=happened)
+            except IntegrityError as error:
+                return created_before(error, using, name, creation)
+
+        return transactions.settled(insert, name)
 
     def append(self, name: SessionName, batch: Batch, threshold: Threshold, *, counter: str) -> values.Appended:
         """Store all messages of ``batch`` at the end of the session, or none. Create the session if there is none.
@@ -108,11 +146,11 @@ def _prepare(using: str, name: SessionName, batch: Batch) -> None:
     if session is None:
         try:
             # If it exists, it is not created again.
-            work = functools.partial(creating.create, using, name)
+            work = functools.partial(create_session, using, name)
             transactions.run(using, work, savepoint=True, happened=lambda: False)
         except IntegrityError as error:
             # Another process has created the session, or the owner was deleted.
-            creating.require_owner(using, name.owner_id)
+            require_owner(using, name.owner_id)
             if not transactions.is_taken(error):
                 raise
 
@@ -240,6 +278,79 @@ def _previous(using: str, session: models.Session, batch: Batch) -> Previous | N
     rows = models.Message.objects.using(using).filter(session=session, position=session.last_position)
     row = transactions.latest(rows).only("format", "role", "kind", "answers").first()
     return None if row is None or row.format is None else Previous.of(row, session.last_position, row.answers)
+
+
+# The row of a session: for an append, for a copy, and by itself.
+
+
+def create_session(using: str, name: SessionName, creation: Creation | None = None, **columns: Any) -> models.Session:
+    """Insert the row of a session and return it as it was stored, with the database's time.
+
+    Raises IntegrityError if the name is taken. If the owner is not there, raises IntegrityError or
+    :class:`~django_convmemory.exceptions.InvalidSession`.
+    """
+    sessions = models.Session.objects.using(using)
+    inserted = sessions.create(
+        alias=name.alias,
+        key=name.key,
+        owner_id=name.owner_id,
+        visitor=name.visitor,
+        name_hash=name.name_hash,
+        created_at=Clock(),
+        updated_at=Clock(),
+        creation_key=creation and creation.key_hash,
+        creation_hash=creation and creation.request_hash,
+        **columns,
+    )
+    # PostgreSQL and SQLite check the foreign key only at the commit, which may be the caller's.
+    session = sessions.with_clock().select_related("owner").get(pk=inserted.pk)
+    if session.owner is None and name.owner_id is not None:
+        raise _missing_owner(name.owner_id, using)
+    return session
+
+
+def require_owner(using: str, owner_id: Any) -> None:
+    """Raise :class:`~django_convmemory.exceptions.InvalidSession` if there is no such user.
+
+    Some databases check the foreign key only at the commit.
+    """
+    if owner_id is not None and not get_user_model()._base_manager.using(using).filter(pk=owner_id).exists():
+        raise _missing_owner(owner_id, using)
+
+
+def _missing_owner(owner_id: Any, using: str) -> exceptions.InvalidSession:
+    return exceptions.InvalidSession(f"There is no user {owner_id!r} in the database {using!r}, or not any more.")
+
+
+def created_by(using: str, creation: Creation | None) -> models.Session | None:
+    """Return the session that an earlier request with the same idempotency key created, or None.
+
+    Raises :class:`~django_convmemory.exceptions.IdempotencyConflict` if that was another request.
+    """
+    if creation is None:
+        return None
+    sessions = models.Session.objects.using(using).with_clock().filter(creation_key=creation.key_hash)
+    session = transactions.latest(sessions).first()
+    if session is None:
+        return None
+    if session.creation_hash != creation.request_hash:
+        raise creations.conflict()
+    session.replayed = True
+    return session
+
+
+def created_before(error: IntegrityError, using: str, name: SessionName, creation: Creation | None) -> models.Session:
+    """Return what :func:`created_by` returns, after ``error`` of :func:`create_session`.
+
+    Raises :class:`~django_convmemory.exceptions.SessionExists`, ``InvalidSession``, ``IdempotencyConflict``, and
+    ``error`` itself if nothing of this is the reason any more: then another try may succeed.
+    """
+    require_owner(using, name.owner_id)
+    if (session := created_by(using, creation)) is not None:
+        return session
+    if transactions.latest(models.Session.objects.using(using)).named(name).exists():
+        raise values.session_exists(name) from None
+    raise error
 
 
 # Idempotency keys: see Note [A key is used once] in rules.values. Appending stores a key in the transaction of its

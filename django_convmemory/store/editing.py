@@ -27,7 +27,7 @@ from django_convmemory.rules.exchanges import MessageRef
 from django_convmemory.rules.segments import Segment
 from django_convmemory.rules.strategies import Threshold
 from django_convmemory.rules.values import Appended, Edited, Forked, Redaction, SessionName, StoredMessage
-from django_convmemory.store import appending, columns, creating, database, index_rows, sql, transactions
+from django_convmemory.store import appending, columns, database, index_rows, sql, transactions
 
 # The number of rows that one statement names.
 _PORTION = 500
@@ -175,7 +175,7 @@ class Editing(database.Database):
                 if after:
                     raise _no_message(sessions, after)
                 # Without the lock of its row, messages that another process stores meanwhile would stay.
-                creating.create(using, name)
+                appending.create_session(using, name)
             # The row is locked, so its revision need not be compared again.
             _, edited = truncate(using, name, after, threshold, revision=None)
             appended = appending.append_new(using, name, batch, threshold, counter=counter)
@@ -189,7 +189,7 @@ class Editing(database.Database):
                 return transactions.run(using, work, savepoint=True, happened=happened if batch.key_hash else None)
             except IntegrityError:
                 # Unless the owner is gone, another process has created the session at the same moment.
-                creating.require_owner(using, name.owner_id)
+                appending.require_owner(using, name.owner_id)
                 raise
 
         return transactions.settled(try_once, name)
@@ -236,7 +236,7 @@ class Editing(database.Database):
             if not sessions.named(source).lock():
                 raise values.no_session(source) if source.row_id is None else values.gone(source)
             # Another fork with the same key held the lock until it was committed.
-            earlier = creating.replayed(using, creation)
+            earlier = appending.created_by(using, creation)
             if earlier is not None:
                 return Forked(earlier)
             session = transactions.latest(sessions.named(source)).get()
@@ -244,7 +244,7 @@ class Editing(database.Database):
                 raise values.no_message(at, session.last_position)
             if transactions.latest(sessions.named(target)).exists():
                 raise values.session_exists(target)
-            copy = creating.create(
+            copy = appending.create_session(
                 using,
                 target,
                 public_id=public_id,
@@ -275,7 +275,7 @@ class Editing(database.Database):
             try:
                 return transactions.run(using, copying, savepoint=True, happened=happened)
             except IntegrityError as error:
-                return Forked(creating.earlier(error, using, target, creation))
+                return Forked(appending.created_before(error, using, target, creation))
 
         return transactions.settled(try_once, target)
 
@@ -320,7 +320,7 @@ class Editing(database.Database):
 
         def work() -> list[SessionName]:
             sessions.update(details=F("details") + 1)
-            creating.require_owner(using, owner_id)
+            appending.require_owner(using, owner_id)
             names = []
             for session_id, key in list(transactions.latest(sessions).order_by("pk").values_list("pk", "key")):
                 name = values.free_name(
