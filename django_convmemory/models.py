@@ -365,8 +365,10 @@ def write_pinned(pinned: tuple[Pinned, ...]) -> str:
 
 
 # The columns of a session that is not due, has no lease and has not failed, as they are in a new session.
-_COMPACTION = ("due_since", "queued_at", "attempts", "next_attempt_at", "lease_token", "lease_expires_at", "last_error")
-NOT_COMPACTING: dict[str, Any] = {name: Session._meta.get_field(name).get_default() for name in _COMPACTION}
+_COMPACTION = {"due_since", "queued_at", "attempts", "next_attempt_at", "lease_token", "lease_expires_at", "last_error"}
+NOT_COMPACTING = {
+    field.name: field.get_default() for field in Session._meta.concrete_fields if field.name in _COMPACTION
+}
 
 
 @receiver(signals.pre_delete, sender=Session)

@@ -331,11 +331,10 @@ def created_by(using: str, creation: Creation | None) -> models.Session | None:
         return None
     sessions = models.Session.objects.using(using).with_clock().filter(creation_key=creation.key_hash)
     session = transactions.latest(sessions).first()
-    if session is None:
-        return None
-    if session.creation_hash != creation.request_hash:
-        raise creations.conflict()
-    session.replayed = True
+    if session is not None:
+        if session.creation_hash != creation.request_hash:
+            raise creations.conflict()
+        session.replayed = True
     return session
 
 
