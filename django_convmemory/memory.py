@@ -14,8 +14,8 @@ from django_convmemory import conf, tokens
 from django_convmemory.chat_models.base import ChatModel
 from django_convmemory.exceptions import UnknownAlias
 from django_convmemory.messages import ChatMessage, spoken
+from django_convmemory.operations.folding import asynchronous
 from django_convmemory.operations.handles import ConversationMemory, SessionHandle
-from django_convmemory.operations.twins import asynchronous
 from django_convmemory.rules import strategies
 from django_convmemory.rules.values import Receipt
 from django_convmemory.scheduling import NullScheduler

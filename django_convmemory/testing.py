@@ -29,8 +29,8 @@ from django_convmemory.chat_models.base import ChatRequest, ChatResponse
 from django_convmemory.chat_models.openai import OpenAIChatModel
 from django_convmemory.chat_models.scripted import Reply, ScriptedChatModel, ScriptExhausted
 from django_convmemory.memory import memories
+from django_convmemory.operations.folding import asynchronous
 from django_convmemory.operations.handles import ConversationMemory
-from django_convmemory.operations.twins import asynchronous
 
 if TYPE_CHECKING:
     from django_convmemory.fold.run import Outcome

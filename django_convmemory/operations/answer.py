@@ -21,9 +21,9 @@ from django_convmemory.context.wire.replies import Reply
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations import arguments
 from django_convmemory.operations.arguments import Named
+from django_convmemory.operations.folding import asynchronous
 from django_convmemory.operations.load import Load
 from django_convmemory.operations.turns import Turn
-from django_convmemory.operations.twins import asynchronous
 from django_convmemory.rules import turns, values
 from django_convmemory.rules.counters import Batch
 from django_convmemory.rules.strategies import View

@@ -48,12 +48,8 @@ _FINAL = (exceptions.QuestionChanged, exceptions.UnknownSession)
 def response(stream: Any, request: HttpRequest) -> StreamingHttpResponse:
     """Return the response with the events of ``stream``. It streams under WSGI and under ASGI."""
     # Django would collect a synchronous iterator under ASGI, and an asynchronous one under WSGI.
-    events = (
-        _AsynchronousEvents(stream)
-        if isinstance(getattr(request, "_request", request), ASGIRequest)
-        else _Events(stream)
-    )
-    return StreamingHttpResponse(events, content_type=MEDIA_TYPE, headers=HEADERS)
+    events = _AsynchronousEvents if isinstance(getattr(request, "_request", request), ASGIRequest) else _Events
+    return StreamingHttpResponse(events(stream), content_type=MEDIA_TYPE, headers=HEADERS)
 
 
 def event(name: str, data: Any) -> str:
@@ -63,10 +59,9 @@ def event(name: str, data: Any) -> str:
 
 def problem(status: int, code: str, detail: str) -> dict[str, Any]:
     """Return the problem details (RFC 9457) of an error."""
-    title = http.client.responses.get(status, "Error")
     return {
         "type": f"urn:problem-type:convmemory:{code}",
-        "title": title,
+        "title": http.client.responses.get(status, "Error"),
         "status": status,
         "detail": detail,
         "code": code,

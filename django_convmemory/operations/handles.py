@@ -15,9 +15,8 @@ from django_convmemory.exceptions import InvalidSession
 from django_convmemory.operations import arguments
 from django_convmemory.operations.arguments import NOT_GIVEN, Named
 from django_convmemory.operations.edit import Edit
-from django_convmemory.operations.folding import Folding
+from django_convmemory.operations.folding import Folding, asynchronous
 from django_convmemory.operations.streams import Streams
-from django_convmemory.operations.twins import asynchronous
 from django_convmemory.rules.values import SessionName
 from django_convmemory.search.hits import Hits
 

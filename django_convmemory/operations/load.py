@@ -11,8 +11,8 @@ from django_convmemory.context.assembly import Context
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations import arguments
 from django_convmemory.operations.append import Append
-from django_convmemory.operations.arguments import NOT_GIVEN, Named
-from django_convmemory.operations.twins import asynchronous
+from django_convmemory.operations.arguments import Named
+from django_convmemory.operations.folding import asynchronous
 from django_convmemory.rules.strategies import View
 from django_convmemory.rules.values import Receipt, SessionName, StoredMessage
 from django_convmemory.search import searching, tokenizer
@@ -195,7 +195,6 @@ class Load(Append):
             elif sessions is not None:
                 reads = self.store.read_indexes_among(self.alias, sessions, max_messages=most)
             else:
-                owner, visitor = (NOT_GIVEN if person is None else person for person in (owner, visitor))
                 scope = arguments.scope(self.store, owner, visitor)
                 reads = self.store.read_indexes_of(self.alias, **scope._asdict(), max_messages=most)
             searched = [searching.searchable(read) for read in reads]

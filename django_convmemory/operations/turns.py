@@ -18,8 +18,8 @@ from django_convmemory.context.assembly import Context
 from django_convmemory.context.wire import replies
 from django_convmemory.context.wire.replies import Chunks, Reply
 from django_convmemory.messages import ChatMessage, called
+from django_convmemory.operations.folding import asynchronous
 from django_convmemory.operations.load import Load
-from django_convmemory.operations.twins import asynchronous
 from django_convmemory.rules import counters, usage, values
 from django_convmemory.rules.counters import Batch
 from django_convmemory.rules.turns import Does, Step
