@@ -14,7 +14,7 @@ from rest_framework.exceptions import NotFound
 from rest_framework.pagination import BasePagination, Cursor, CursorPagination
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.utils.urls import remove_query_param, replace_query_param
+from rest_framework.utils.urls import replace_query_param
 
 from django_convmemory.search.hits import Hit, Hits
 from django_convmemory.search.searching import MAX_HITS
@@ -76,11 +76,7 @@ class HitPages(BasePagination):
             return str(replace_query_param(address, "cursor", _signer(request).sign_object(offset)))
 
         self._next = page_at(offset + size) if size < min(len(hits), left) else None
-        self._previous = None
-        if offset > size:
-            self._previous = page_at(offset - size)
-        elif offset:
-            self._previous = remove_query_param(address, "cursor")
+        self._previous = page_at(max(0, offset - size)) if offset else None
         self._complete = hits.complete
         return hits[:size]
 
