@@ -22,7 +22,6 @@ from django_convmemory.exceptions import InvalidMessage
 from django_convmemory.messages import MODEL_KINDS, ROLES, ChatMessage
 
 MAX_ADDRESS_LENGTH = 2048
-_MAX_FILE_NAME_LENGTH = 255
 # How many wrong parts of a message an error lists.
 _MAX_WRONG_PARTS = 50
 # A host name in ASCII (RFC 3986), because a host of other characters may be read as another one. No user or password.
@@ -46,9 +45,6 @@ class Content(serializers.JSONField):
 
 class Name(base.Text):
     """The name of a speaker."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**{"max_length": LONGEST_NAME, **options})
 
 
 class OneOf(base.Choice):
@@ -77,7 +73,7 @@ class NewMessage(base.StrictSerializer):
     id = base.MessageId(required=False)
     role = base.Choice(choices=ROLES)
     content = Content(allow_null=True, required=False)
-    name = Name(required=False)
+    name = Name(max_length=LONGEST_NAME, required=False)
     tool_calls = ToolCalls(required=False)
     tool_call_id = base.Text(max_length=255, required=False, allow_blank=True)
     kind = base.Text(max_length=32, default="chat")
@@ -184,7 +180,7 @@ class Words(base.Text):
     default_error_messages = {"empty_content": "The text is empty. Send a text, or leave the part out."}
 
     def run_validation(self, data: Any = serializers.empty) -> Any:
-        if isinstance(data, str) and is_blank(data):
+        if isinstance(data, str) and (not data or data.isspace()):
             self.fail("empty_content")
         return super().run_validation(data)
 
@@ -199,12 +195,10 @@ class ImageAddress(base.Text):
         )
     }
 
-    def to_internal_value(self, data: Any) -> str:
-        address = super().to_internal_value(data)
-        is_web_address = len(address) <= MAX_ADDRESS_LENGTH and WEB_ADDRESS.fullmatch(address)
-        if not is_web_address and not _is_data_url(address, IMAGE_TYPES):
+    def check(self, text: str) -> None:
+        is_web_address = len(text) <= MAX_ADDRESS_LENGTH and WEB_ADDRESS.fullmatch(text)
+        if not is_web_address and not _is_data_url(text, IMAGE_TYPES):
             self.fail("address_not_allowed", length=MAX_ADDRESS_LENGTH, types=", ".join(IMAGE_TYPES))
-        return address
 
 
 class Base64(base.Text):
@@ -212,11 +206,9 @@ class Base64(base.Text):
 
     default_error_messages = {"not_base64": "The value must be base64, with its padding and without line breaks."}
 
-    def to_internal_value(self, data: Any) -> str:
-        text = super().to_internal_value(data)
+    def check(self, text: str) -> None:
         if not _is_base64(text):
             self.fail("not_base64")
-        return text
 
 
 class PDF(base.Text):
@@ -224,24 +216,20 @@ class PDF(base.Text):
 
     default_error_messages = {"not_a_pdf": "The file must be a data URL: data:application/pdf;base64,…"}
 
-    def to_internal_value(self, data: Any) -> str:
-        text = super().to_internal_value(data)
+    def check(self, text: str) -> None:
         if not _is_data_url(text, ("application/pdf",)):
             self.fail("not_a_pdf")
-        return text
 
 
 class FileName(base.Text):
     """The name of a file, in one line."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**{"max_length": _MAX_FILE_NAME_LENGTH, **options})
+        super().__init__(**{"max_length": 255, **options})
 
-    def to_internal_value(self, data: Any) -> str:
-        text = super().to_internal_value(data)
+    def check(self, text: str) -> None:
         if _CONTROL.search(text):
             self.fail("invalid")
-        return text
 
 
 class TextPart(base.StrictSerializer):
@@ -352,8 +340,8 @@ def errors_of(message: ChatMessage) -> dict[str, Any]:
 
 def _errors_of_content(message: ChatMessage) -> Any:
     content = message.content
-    is_empty = is_blank(content) if isinstance(content, str) else not content
-    if is_empty and not message.tool_calls:
+    is_blank = isinstance(content, str) and content.isspace()
+    if (is_blank or not content) and not message.tool_calls:
         return [ErrorDetail("The message has no content. Send a text with more than white space.", "empty_content")]
     if isinstance(content, str) or content is None:
         return None
@@ -395,11 +383,6 @@ def _instance(serializer_class: type[base.StrictSerializer]) -> base.StrictSeria
 def _numbered(errors: Iterator[Any]) -> Iterator[tuple[int, Any]]:
     """Yield the index and the errors of each entry that has some."""
     return itertools.islice(((index, error) for index, error in enumerate(errors) if error), _MAX_WRONG_PARTS)
-
-
-def is_blank(text: str) -> bool:
-    """Return whether there is nothing but white space. It stops at the first other character."""
-    return not text or text.isspace()
 
 
 def _is_data_url(text: str, types: tuple[str, ...]) -> bool:

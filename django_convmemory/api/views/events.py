@@ -41,10 +41,9 @@ from django_convmemory import models
 from django_convmemory.api import conf, throttles
 from django_convmemory.api.formats import EventStreamRenderer, UTF8JSONRenderer
 from django_convmemory.api.problems import Problem
-from django_convmemory.api.serializers.contexts import SummarySerializer
-from django_convmemory.api.serializers.sessions import StatusSerializer
+from django_convmemory.api.serializers.sessions import StatusSerializer, SummarySerializer
 from django_convmemory.api.views.base import ScopedView
-from django_convmemory.operations.events import HEADERS
+from django_convmemory.operations import events
 from django_convmemory.store import columns
 
 logger = logging.getLogger(__name__)
@@ -86,16 +85,11 @@ class SessionEvents(ScopedView):
     def get(self, request: Request, session_id: str) -> HttpResponseBase:
         self.query()
         seen = Seen.from_id(request.headers.get("Last-Event-ID"))
-        response: HttpResponseBase
         if isinstance(self.arrived, ASGIRequest) and request.method != "HEAD":
-            response = StreamingHttpResponse(self._stream(seen), content_type=EventStreamRenderer.media_type)
-        else:
-            # A stream would occupy a thread of a WSGI server. The client asks again, with the last id.
-            text = retry(_ASK_AGAIN) + news(self.session, seen)[0]
-            response = HttpResponse(text, content_type=EventStreamRenderer.media_type)
-        for name, value in HEADERS.items():
-            response[name] = value
-        return response
+            return StreamingHttpResponse(self._stream(seen), content_type=events.MEDIA_TYPE, headers=events.HEADERS)
+        # A stream would occupy a thread of a WSGI server. The client asks again, with the last id.
+        text = retry(_ASK_AGAIN) + news(self.session, seen)[0]
+        return HttpResponse(text, content_type=events.MEDIA_TYPE, headers=events.HEADERS)
 
     def _stream(self, seen: Seen | None) -> Stream:
         client = throttles.client_of(self.request, self.scope)

@@ -16,15 +16,7 @@ from rest_framework.throttling import BaseThrottle
 from django_convmemory import models, tokens
 from django_convmemory.api import conf, etags, pagination
 from django_convmemory.api.problems import Problem
-from django_convmemory.api.serializers import contexts
-from django_convmemory.api.serializers.base import PageQuery
-from django_convmemory.api.serializers.messages import (
-    MessageChanges,
-    MessageQuery,
-    NewMessages,
-    Redaction,
-    Replacement,
-)
+from django_convmemory.api.serializers import base, messages, sessions
 from django_convmemory.api.throttles import AppendThrottle
 from django_convmemory.api.views.base import WRITE_ANY_ROLE, KeyedView, ScopedView, TaggedView, as_uuid, ids_in_body
 from django_convmemory.context.assembly import Context
@@ -49,11 +41,11 @@ class StoringView(KeyedView):
 
     def stored(self, body: dict[str, Any], store: Callable[..., Receipt], *, locks: bool = False) -> Response:
         """Store the messages of the body by ``store``, and return the response with what is stored."""
-        messages: list[ChatMessage] = body["messages"]
-        self._check_roles(messages, usage="usage" in body)
-        self.check_sizes(messages)
+        new: list[ChatMessage] = body["messages"]
+        self._check_roles(new, usage="usage" in body)
+        self.check_sizes(new)
         receipt = self.once(
-            lambda: store(*messages, idempotency_key=self.idempotency_key, usage=body.get("usage")),
+            lambda: store(*new, idempotency_key=self.idempotency_key, usage=body.get("usage")),
             self._has_stored,
             locks=locks,
         )
@@ -68,8 +60,8 @@ class StoringView(KeyedView):
         used = keys.filter(key_hash=hashlib.sha256(key.encode()).hexdigest())
         return used.exists() and not used.forgotten().exists()
 
-    def _check_roles(self, messages: list[ChatMessage], *, usage: bool) -> None:
-        refused = sorted({message.role for message in messages} - set(conf.limits().writable_roles))
+    def _check_roles(self, new: list[ChatMessage], *, usage: bool) -> None:
+        refused = sorted({message.role for message in new} - set(conf.limits().writable_roles))
         if not (refused or usage) or self.may_write_any_role:
             return
         if refused:
@@ -79,12 +71,12 @@ class StoringView(KeyedView):
             detail = f"Sending usage requires the permission {WRITE_ANY_ROLE}. Leave usage out."
         raise Problem(403, "role_not_allowed", detail)
 
-    def check_sizes(self, messages: list[ChatMessage]) -> None:
+    def check_sizes(self, new: list[ChatMessage]) -> None:
         """Raise a 413 for a message with more tokens than the site allows."""
         limit = conf.limits().max_message_tokens or self.memory.options.max_context_tokens
         if limit is None:
             return
-        for index, message in enumerate(messages):
+        for index, message in enumerate(new):
             size = tokens.measure(message, self.memory.counter, limit)
             if size > limit and not self.may_write_any_role:
                 raise Problem(
@@ -98,8 +90,8 @@ class StoringView(KeyedView):
 class MessageList(TaggedView, StoringView):
     """All messages of the session, folded ones included."""
 
-    serializer_class = NewMessages
-    query_class = MessageQuery
+    serializer_class = messages.NewMessages
+    query_class = messages.MessageQuery
 
     def tag(self) -> str:
         return etags.of_messages(self.session)
@@ -122,15 +114,15 @@ class MessageList(TaggedView, StoringView):
 class MessageReplacement(StoringView):
     """Replace the end of the conversation. If-Match keeps the request from deleting what the client has not seen."""
 
-    serializer_class = Replacement
+    serializer_class = messages.Replacement
 
     def post(self, request: Request, session_id: str) -> Response:
         etags.require_header(self.if_match)
         body = self.body()
 
-        def replace(*messages: ChatMessage, **options: Any) -> Receipt:
+        def replace(*new: ChatMessage, **options: Any) -> Receipt:
             after = 0 if body["after"] is None else self.position_of(body["after"])
-            return self.handle.replace(after, *messages, **options)
+            return self.handle.replace(after, *new, **options)
 
         with ids_in_body():
             return self.stored(body, replace, locks=True)
@@ -139,7 +131,7 @@ class MessageReplacement(StoringView):
 class MessageDetail(ScopedView):
     """One message."""
 
-    serializer_class = MessageChanges
+    serializer_class = messages.MessageChanges
 
     def get(self, request: Request, session_id: str, message_id: str) -> Response:
         return Response(self._represented(as_uuid(message_id)))
@@ -161,7 +153,7 @@ class MessageDetail(ScopedView):
 class MessageRedaction(ScopedView):
     """Empty a message permanently."""
 
-    serializer_class = Redaction
+    serializer_class = messages.Redaction
 
     def post(self, request: Request, session_id: str, message_id: str) -> Response:
         forks = self.body()["forks"]
@@ -172,7 +164,7 @@ class MessageRedaction(ScopedView):
 class ContextDetail(TaggedView):
     """The context: what a model is sent next."""
 
-    query_class = contexts.ContextQuery
+    query_class = sessions.ContextQuery
 
     def get(self, request: Request, session_id: str) -> Response:
         query = self.query()
@@ -192,7 +184,7 @@ class ContextDetail(TaggedView):
             "omitted": context.omitted,
             "over_budget": context.over_budget,
             "pending": context.pending,
-            "recalled": contexts.QuoteSerializer(context.recalled, many=True).data,
+            "recalled": sessions.QuoteSerializer(context.recalled, many=True).data,
             "revision": context.revision,
         }
         return Response(answer)
@@ -203,29 +195,23 @@ def _content(context: Context, form: str) -> dict[str, Any]:
         return {"text": context.to_text()}
     if form == "openai":
         return {"messages": context.to_openai()}
-    return {
-        "messages": [
-            {
-                "part": part.name,
-                "position": part.position,
-                "tokens": part.tokens,
-                "message": part.message.to_openai(),
-            }
-            for part in context.parts
-        ]
-    }
+    parts = [
+        {"part": part.name, "position": part.position, "tokens": part.tokens, "message": part.message.to_openai()}
+        for part in context.parts
+    ]
+    return {"messages": parts}
 
 
 class SummaryList(ScopedView):
     """The versions of the summary, newest first."""
 
-    query_class = PageQuery
+    query_class = base.PageQuery
 
     def get(self, request: Request, session_id: str) -> Response:
         query = self.query()
         rows = self.session.convmemory_summaries.using(self.using)
         return self.page(
-            rows, ("-version",), query.get("limit"), lambda page: contexts.SummarySerializer(page, many=True).data
+            rows, ("-version",), query.get("limit"), lambda page: sessions.SummarySerializer(page, many=True).data
         )
 
 
@@ -237,7 +223,7 @@ class SummaryDetail(ScopedView):
         row = rows.filter(version=version).first() if re.fullmatch("[0-9]{1,15}", version) else None
         if row is None:
             raise Problem(404, "unknown_version", "The session has no summary with this version.")
-        return Response(contexts.SummarySerializer(row).data)
+        return Response(sessions.SummarySerializer(row).data)
 
 
 class SearchView(ScopedView):
@@ -258,11 +244,11 @@ class SearchView(ScopedView):
             )
 
         hits = paginator.page(self.request, find, size)
-        sessions = self.sessions_of(hits)
+        rows = self.sessions_of(hits)
         # A session may be gone since it was searched.
-        hits = [hit for hit in hits if hit.session.name_hash in sessions]
-        context = {"url": self.url, "sessions": sessions}
-        return self.get_paginated_response(contexts.HitSerializer(hits, many=True, context=context).data)
+        hits = [hit for hit in hits if hit.session.name_hash in rows]
+        context = {"url": self.url, "sessions": rows}
+        return self.get_paginated_response(sessions.HitSerializer(hits, many=True, context=context).data)
 
     @abc.abstractmethod
     def sessions_of(self, hits: list[Hit]) -> dict[str, models.Session]:
@@ -272,7 +258,7 @@ class SearchView(ScopedView):
 class SearchAll(SearchView):
     """The messages that match a query, of all sessions that the request reaches in one memory."""
 
-    query_class = contexts.SearchAllQuery
+    query_class = sessions.SearchAllQuery
 
     def get(self, request: Request) -> Response:
         query = self.query()
@@ -293,7 +279,7 @@ class SearchAll(SearchView):
 class SearchSession(SearchView):
     """The messages of a session that match a query."""
 
-    query_class = contexts.SearchSessionQuery
+    query_class = sessions.SearchSessionQuery
 
     def get(self, request: Request, session_id: str) -> Response:
         query = self.query()
