@@ -21,7 +21,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import unittest
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 from unittest import mock
 
@@ -160,8 +160,10 @@ class ScriptedMemories(QueueScheduler):
     @contextlib.contextmanager
     def _installed(self) -> Iterator[None]:
         """Script the memories of the settings, and keep every other memory from the network."""
+        make, restoring = memories._make, contextlib.ExitStack()
 
-        def script(memory: ConversationMemory) -> Callable[[], None]:
+        def script(memory: ConversationMemory) -> ConversationMemory:
+            # In place, because a site may hold a memory in a variable of a module.
             originals = memory.model, memory.fallback, memory.scheduler
             memory.scheduler = self
             # In a test no task is on its way.
@@ -174,7 +176,8 @@ class ScriptedMemories(QueueScheduler):
                 memory.model, memory.fallback, memory.scheduler = originals
                 del memory.swept_after
 
-            return restore
+            restoring.callback(restore)
+            return memory
 
         def refuse(model: OpenAIChatModel, request: ChatRequest) -> NoReturn:
             error = NetworkModelCalled(
@@ -189,12 +192,17 @@ class ScriptedMemories(QueueScheduler):
         async def arefuse(model: OpenAIChatModel, request: ChatRequest) -> NoReturn:
             refuse(model, request)
 
-        with (
-            mock.patch.object(OpenAIChatModel, "chat", refuse),
-            mock.patch.object(OpenAIChatModel, "achat", arefuse),
-            memories.changed(script),
-        ):
+        try:
+            # Memories are made under this lock, so each is made either before the change or after it.
+            with memories._lock:
+                restoring.enter_context(mock.patch.multiple(OpenAIChatModel, chat=refuse, achat=arefuse))
+                restoring.enter_context(mock.patch.object(memories, "_make", lambda alias: script(make(alias))))
+                for memory in memories._made.values():
+                    script(memory)
             yield
+        finally:
+            with memories._lock:
+                restoring.close()
 
     def _check(self) -> None:
         """Raise the first failure, or an error for unused replies. If the test has failed anyway, raise nothing."""
