@@ -10,24 +10,22 @@ import inspect
 import math
 import time
 import uuid
-from collections.abc import Callable, Generator, Mapping
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
 
 from django_convmemory import exceptions
 from django_convmemory.context.wire import forms, replies
-from django_convmemory.context.wire.replies import Reply
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations import arguments
 from django_convmemory.operations.arguments import Named
-from django_convmemory.operations.folding import asynchronous
+from django_convmemory.operations.folding import P, T, asynchronous
 from django_convmemory.operations.load import Load
 from django_convmemory.operations.turns import Turn
 from django_convmemory.rules import turns, values
 from django_convmemory.rules.counters import Batch
 from django_convmemory.rules.strategies import View
-from django_convmemory.rules.turns import Does, Step
 from django_convmemory.rules.values import SessionName, StoredMessage
 
 # In seconds. How long a request waits before it looks again whether it may open its turn.
@@ -42,13 +40,10 @@ _NOT_IF_REPEATED = (
     exceptions.UnknownMessage,
 )
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
 # What a site's function gets is the open turn. What it returns is described at ConversationMemory.answer.
 Ask = Callable[[Turn], Any]
-# It yields for how many seconds to wait before another try, and returns the open turn.
-Opening = Generator[float, None, Turn]
+# It yields for how many seconds to wait before another try, and at last the open turn.
+Opening = Iterator[float | Turn]
 
 
 class Question(NamedTuple):
@@ -114,7 +109,7 @@ class Answer(Load):
                 message = dataclasses.replace(message, metadata=metadata) if metadata else message  # type: ignore[arg-type]
             if message.role != "user":
                 raise exceptions.InvalidMessage(f"A question is a message of the user, not of the {message.role}.")
-            if Reply(message).is_blank:
+            if replies.Reply(message).is_blank:
                 raise exceptions.InvalidMessage("The question is empty. Pass what the user wants to know.")
         key = arguments.check_idempotency_key(key, "key")
         arguments.check_whole_number(revision, "revision", optional=True)
@@ -189,8 +184,7 @@ class Answer(Load):
         while True:
             try:
                 turn = self._open(asked, min(seconds, self.options.turn_timeout))
-                turn._loading = asked.loading
-                return turn
+                break
             except exceptions.TurnInProgress:
                 left = ends - time.monotonic()
                 if left <= 0:
@@ -198,11 +192,13 @@ class Answer(Load):
             self.store.give_back_connection()
             yield min(pause, left)
             pause = min(2 * pause, _LONGEST_PAUSE)
+        turn._loading = asked.loading
+        yield turn
 
     def _open(self, asked: Question, seconds: float) -> Turn:
         """Open the turn, or return the stored reply. Raises TurnInProgress if another turn is open."""
         name, store = asked.name, self.store
-        step = Step(uuid.uuid4().hex, seconds, Does.BEGINS)
+        step = turns.Step(uuid.uuid4().hex, seconds, turns.Does.BEGINS)
         if asked.message is not None:
             return self._open_new(asked, asked.message, step)
         question = store.question(name, asked.again)
@@ -235,7 +231,7 @@ class Answer(Load):
         turn._key, turn._asked = asked.key, words
         return turn
 
-    def _open_new(self, asked: Question, message: ChatMessage, step: Step) -> Turn:
+    def _open_new(self, asked: Question, message: ChatMessage, step: turns.Step) -> Turn:
         name, store = asked.name, self.store
         replaced = store.question(name, asked.edit) if asked.edit else None
         entry = self.entries([message])[0]
@@ -277,7 +273,7 @@ class Answer(Load):
         self,
         name: SessionName,
         question: StoredMessage,
-        step: Step,
+        step: turns.Step,
         *,
         anew: bool = False,
         revision: int | None = None,
@@ -350,33 +346,21 @@ def _id_of(message: Any, name: str) -> uuid.UUID | None:
 
 def waited(opening: Opening) -> Turn:
     """Wait until the turn is open, and return it."""
-    try:
-        while True:
-            time.sleep(next(opening))
-    except StopIteration as stop:
-        turn: Turn = stop.value
-        return turn
+    while not isinstance(step := next(opening), Turn):
+        time.sleep(step)
+    return step
 
 
 async def awaited(opening: Opening) -> Turn:
     """Do the same as :func:`waited` without blocking the event loop."""
 
-    def advance() -> float | Turn:
-        try:
-            return next(opening)
-        except StopIteration as stop:  # A future cannot carry it.
-            turn: Turn = stop.value
-            return turn
-
     def undo(step: float | Turn) -> None:
         if isinstance(step, Turn):
             step._end()
 
-    waited = await uncancelled(advance, undo)
-    while not isinstance(waited, Turn):
-        await asyncio.sleep(waited)
-        waited = await uncancelled(advance, undo)
-    return waited
+    while not isinstance(step := await uncancelled(lambda: next(opening), undo), Turn):  # noqa: ASYNC110  nobody tells
+        await asyncio.sleep(step)
+    return step
 
 
 async def uncancelled(work: Callable[[], T], undo: Callable[[T], object]) -> T:

@@ -35,9 +35,7 @@ class Scope(NamedTuple):
     visitor: str = ""
 
 
-def session_name(
-    store: Store, alias: str, key: object, owner: Any = NOT_GIVEN, visitor: Any = NOT_GIVEN
-) -> SessionName:
+def session_name(store: Store, alias: str, key: object, owner: Any, visitor: Any) -> SessionName:
     """Return the name of the session with this key in a scope. Raises InvalidSession."""
     return SessionName(alias, check_key(key), *scope(store, owner, visitor))
 

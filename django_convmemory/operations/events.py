@@ -118,8 +118,7 @@ class _Events:
             # What an exception of the site says may be secret.
             logger.error("The site's function failed to answer.", exc_info=error)
             document = problem(502, "responder_failed", "The model did not reply. Send the same request again.")
-        retryable = not isinstance(error, _FINAL)
-        return event("error", document | {"retryable": retryable})
+        return event("error", document | {"retryable": not isinstance(error, _FINAL)})
 
 
 class _AsynchronousEvents(_Events):

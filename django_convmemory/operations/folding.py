@@ -32,7 +32,6 @@ from django_convmemory.rules.pause import Pause, Reason
 from django_convmemory.rules.strategies import Strategy, Threshold
 from django_convmemory.rules.values import MAX_ALIAS_LENGTH, MAX_COUNTER_NAME, Claim, Release, SessionName
 from django_convmemory.search import indexing, reranking
-from django_convmemory.search.reranking import Reranker
 from django_convmemory.store.either import Store
 
 logger = logging.getLogger(__name__)
@@ -98,7 +97,7 @@ class BaseMemory(scheduling.Memory):
         alias: str = "default",
         price: Price | None = None,
         prompts: Prompts | None = None,
-        reranker: Reranker | None = None,
+        reranker: reranking.Reranker | None = None,
         zone: dt.tzinfo = dt.UTC,
         **options: Any,
     ) -> None:

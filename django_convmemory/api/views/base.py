@@ -30,7 +30,6 @@ from rest_framework.throttling import BaseThrottle
 
 from django_convmemory import models
 from django_convmemory.api import conf, etags, formats, pagination, problems
-from django_convmemory.api.problems import Problem
 from django_convmemory.api.scopes import UserScope
 from django_convmemory.api.serializers.base import MAX_INTEGER, Nothing, StrictSerializer
 from django_convmemory.api.serializers.sessions import SessionSerializer
@@ -290,7 +289,7 @@ class KeyedView(ScopedView):
         """The header ``Idempotency-Key``, or what takes its place. Raises a 400 if it cannot be a key."""
         key: str | None = self.request.headers.get("Idempotency-Key")
         if key is not None and not 0 < len(key.strip()) <= 255:
-            raise Problem(400, "invalid_idempotency_key", "Idempotency-Key must have 1 to 255 characters.")
+            raise problems.Problem(400, "invalid_idempotency_key", "Idempotency-Key must have 1 to 255 characters.")
         return self.key_in_body() if key is None else key
 
     def key_in_body(self) -> str | None:
@@ -348,7 +347,7 @@ def ids_in_body() -> Iterator[None]:
     try:
         yield
     except UnknownMessage as error:
-        raise Problem(409, "unknown_message", str(error)) from None
+        raise problems.Problem(409, "unknown_message", str(error)) from None
 
 
 def as_uuid(text: str) -> Any:

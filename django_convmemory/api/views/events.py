@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import collections
 import copy
-import dataclasses
 import logging
 import random
 import re
@@ -24,7 +23,7 @@ import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Self
+from typing import Any, NamedTuple
 
 from asgiref.sync import sync_to_async
 from django.contrib.auth.middleware import AuthenticationMiddleware
@@ -141,8 +140,7 @@ def _anew(request: HttpRequest) -> HttpRequest:
 _ID = re.compile(r"([0-9]{1,18})-([0-9]{1,18})-([0-9]{1,18})-([a-z])", re.ASCII)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(NamedTuple):
     """What a reader has seen of a session. Its text is the id of an event."""
 
     position: int
@@ -152,12 +150,12 @@ class Seen:
     state: str
 
     @classmethod
-    def all_of(cls, session: models.Session) -> Self:
+    def all_of(cls, session: models.Session) -> Seen:
         """Return what somebody has seen who has seen everything. ``session`` must have been read ``with_clock``."""
         return cls(session.last_position, session.epoch, session.current_version, session.state[0])
 
     @classmethod
-    def from_id(cls, text: str | None) -> Self | None:
+    def from_id(cls, text: str | None) -> Seen | None:
         """Return what the id of an event says. None for an id that this release does not know, and without an id."""
         match = _ID.fullmatch(text or "")
         return match and cls(int(match[1]), int(match[2]), int(match[3]), match[4])
@@ -184,15 +182,15 @@ def news(session: models.Session, seen: Seen | None) -> tuple[str, Seen]:
             session=session, session__epoch=session.epoch, position__gt=seen.position
         )
         for message in messages.order_by("position", "session_id")[:MAX_MESSAGES]:
-            seen = dataclasses.replace(seen, position=message.position)
+            seen = seen._replace(position=message.position)
             texts.append(_event("message", columns.stored_of_row(message).to_json(), seen))
     if seen.version != now.version:
         summaries = models.Summary.objects.using(session._state.db).filter(session=session)
         for summary in summaries.filter(session__epoch=session.epoch, version=now.version):
-            seen = dataclasses.replace(seen, version=summary.version)
+            seen = seen._replace(version=summary.version)
             texts.append(_event("summary", SummarySerializer(summary).data, seen))
     if seen.state != now.state:
-        seen = dataclasses.replace(seen, state=now.state)
+        seen = seen._replace(state=now.state)
         texts.append(_event("state", StatusSerializer(session).data, seen))
     return "".join(texts), seen
 
@@ -315,15 +313,11 @@ class _Poller:
         try:
             while self._waiting:
                 await asyncio.sleep(POLL)
-                streams = list(self._waiting)
-                answers: dict[Stream, str | None]
                 if _server_stops():
-                    answers = dict.fromkeys(streams)
-                else:
-                    answers = await loop.run_in_executor(executor, _look, streams, send)
-                self._answer(answers)
+                    break
+                self._answer(await loop.run_in_executor(executor, _look, list(self._waiting), send))
         finally:
-            # None waits here, unless a look has failed or the server ends.
+            # None waits here, unless a look has failed or the server stops.
             self._answer(dict.fromkeys(self._waiting))
             executor.submit(connections.close_all)
             executor.shutdown(wait=False)
