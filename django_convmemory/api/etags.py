@@ -32,16 +32,14 @@ IF_MATCH = r'^(?:\*|(?:W/)?"[!#-~]*"(?:[ \t]*,[ \t]*(?:W/)?"[!#-~]*")*)$'
 
 def of(session: models.Session, memory: ConversationMemory) -> str:
     """Return the tag of a session's state. ``session`` must have been read ``with_clock``."""
-    pause: str | None = session.pause  # type: ignore[attr-defined]
-    parts = [getattr(session, column) for column in _REST]
-    rest = zlib.crc32(repr([session.state, pause, *parts]).encode("utf-8", "surrogatepass"))
+    rest = zlib.crc32(repr([getattr(session, name) for name in _REST]).encode("utf-8", "surrogatepass"))
     return quote_etag(f"{_beginning(session)}{_configuration(memory) ^ rest:08x}")
 
 
 # What a response shows, and the two numbers do not count.
 _REST = (
-    *("title", "metadata", "indexed_position", "forked_from_id", "last_version", "current_version", "covered_position"),
-    *("due_since", "attempts", "next_attempt_at", "last_error"),
+    *("state", "pause", "title", "metadata", "indexed_position", "forked_from_id", "last_version"),
+    *("current_version", "covered_position", "due_since", "attempts", "next_attempt_at", "last_error"),
 )
 
 

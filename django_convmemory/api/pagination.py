@@ -57,10 +57,11 @@ class HitPages(BasePagination):
     Each page is searched for anew, so a message that is stored in between may move a hit to the next page.
     """
 
-    def page(self, request: Request, find: Callable[[int, int], Hits], size: int) -> list[Hit]:
+    def page(self, request: Request, find: Callable[..., Hits], size: int) -> list[Hit]:
         """Return at most ``size`` hits from where the request's cursor says.
 
-        ``find`` returns hits from an offset on, as many as a limit says. Raises a 404 for a cursor that is not valid.
+        ``find`` returns hits from its ``offset`` on, as many as its ``limit`` says. Raises a 404 for a cursor that is
+        not valid.
         """
         cursor = request.query_params.get("cursor")
         try:
@@ -69,7 +70,7 @@ class HitPages(BasePagination):
             raise NotFound("Invalid cursor") from None
         left = MAX_HITS - offset
         # One more than is shown, to know whether there is a next page.
-        hits = find(offset, min(size + 1, left))
+        hits = find(offset=offset, limit=min(size + 1, left))
         address = request.build_absolute_uri()
 
         def page_at(offset: int) -> str:

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rest_framework import serializers
@@ -331,7 +331,8 @@ def errors_of(message: ChatMessage) -> dict[str, Any]:
     if message.role != "assistant" and message.kind in MODEL_KINDS:
         detail = f"Only messages of the assistant have the kinds {', '.join(sorted(MODEL_KINDS))}."
         errors["kind"] = [ErrorDetail(detail, "kind_not_allowed")]
-    if calls := dict(_numbered(_errors_of_call(call) for call in message.tool_calls)):
+    detail = f"The type of a call is one of these: {', '.join(CALLS)}."
+    if calls := _numbered(_errors_by_type(call, CALLS, detail, "invalid_choice") for call in message.tool_calls):
         errors["tool_calls"] = calls
     if "tool_calls" in message.extra:
         errors["tool_calls"] = [ErrorDetail("The list is empty. Leave tool_calls out.", "empty")]
@@ -346,29 +347,21 @@ def _errors_of_content(message: ChatMessage) -> Any:
     if isinstance(content, str) or content is None:
         return None
     # The reference has the other types for user messages only.
-    allowed = [name for name in conf.limits().content_parts if name == "text" or message.role == "user"]
-    return dict(_numbered(_errors_of_part(part, allowed) for part in content))
+    names = [name for name in conf.limits().content_parts if name == "text" or message.role == "user"]
+    allowed = {name: CONTENT_PARTS[name] for name in names}
+    allowed_types = ", ".join(names) or "none: send the content as a string"
+    detail = f"Parts of this type are not allowed here. Allowed types: {allowed_types}."
+    return _numbered(_errors_by_type(part, allowed, detail, "content_part_not_allowed") for part in content)
 
 
-def _errors_of_part(part: Mapping[str, Any], allowed: Sequence[str]) -> Any:
-    if part["type"] not in allowed:
-        allowed_types = ", ".join(allowed) or "none: send the content as a string"
-        detail = f"Parts of this type are not allowed here. Allowed types: {allowed_types}."
-        return {"type": [ErrorDetail(detail, "content_part_not_allowed")]}
-    return _errors_by(CONTENT_PARTS[part["type"]], part)
-
-
-def _errors_of_call(call: Mapping[str, Any]) -> Any:
-    serializer = CALLS.get(call["type"]) if isinstance(call.get("type"), str) else None
-    if serializer is None:
-        detail = f"The type of a call is one of these: {', '.join(CALLS)}."
-        return {"type": [ErrorDetail(detail, "invalid_choice")]}
-    return _errors_by(serializer, call)
-
-
-def _errors_by(serializer_class: type[base.StrictSerializer], value: Mapping[str, Any]) -> Any:
+def _errors_by_type(
+    value: Mapping[str, Any], allowed: Mapping[str, type[base.StrictSerializer]], detail: str, code: str
+) -> Any:
+    """Return what is wrong with a part or a call. ``detail`` and ``code`` are those for a type that is not allowed."""
+    if not isinstance(value.get("type"), str) or value["type"] not in allowed:
+        return {"type": [ErrorDetail(detail, code)]}
     try:
-        _instance(serializer_class).run_validation(value)
+        _instance(allowed[value["type"]]).run_validation(value)
     except serializers.ValidationError as error:
         return error.detail
     return None
@@ -380,9 +373,9 @@ def _instance(serializer_class: type[base.StrictSerializer]) -> base.StrictSeria
     return serializer_class()
 
 
-def _numbered(errors: Iterator[Any]) -> Iterator[tuple[int, Any]]:
-    """Yield the index and the errors of each entry that has some."""
-    return itertools.islice(((index, error) for index, error in enumerate(errors) if error), _MAX_WRONG_PARTS)
+def _numbered(errors: Iterator[Any]) -> dict[int, Any]:
+    """Return the errors of each entry that has some, by its index."""
+    return dict(itertools.islice(((index, error) for index, error in enumerate(errors) if error), _MAX_WRONG_PARTS))
 
 
 def _is_data_url(text: str, types: tuple[str, ...]) -> bool:

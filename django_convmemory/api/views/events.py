@@ -94,9 +94,11 @@ class SessionEvents(ScopedView):
         client = throttles.client_of(self.request, self.scope)
         stream = Stream(client, self.session, seen, self._admits)
         most = conf.limits().max_event_streams
-        if not admit(stream, most):
-            detail = f"You follow {most} conversations already. Close one, or poll its status."
-            raise Problem(429, "too_many_streams", detail)
+        with _lock:
+            if sum(other.client == client for other in _open) >= most:
+                detail = f"You follow {most} conversations already. Close one, or poll its status."
+                raise Problem(429, "too_many_streams", detail)
+            _open.add(stream)
         return stream
 
     def _admits(self) -> bool:
@@ -225,7 +227,7 @@ class Stream:
         self._sent_at = began
         # At random, so that the streams that begin after a restart do not all end or check at the same time.
         self.check_at = began + CHECK * random.uniform(0.5, 1)  # noqa: S311
-        self._ends_at = began + LIFE * random.uniform(0.8, 1)  # noqa: S311
+        self.ends_at = began + LIFE * random.uniform(0.8, 1)  # noqa: S311
 
     async def __aiter__(self) -> AsyncIterator[str]:
         try:
@@ -250,7 +252,7 @@ class Stream:
         Without ``may_check``, access is checked only if the session has another owner now.
         """
         now = time.monotonic()
-        if session is None or self.is_over(now):
+        if session is None or now >= self.ends_at:
             return None
         owner = _owner(session)
         if owner != self._owner or (may_check and now >= self.check_at):
@@ -264,23 +266,11 @@ class Stream:
             self._sent_at = now
         return text
 
-    def is_over(self, now: float) -> bool:
-        """Return whether the stream has lived long enough."""
-        return now >= self._ends_at
-
 
 _lock = threading.Lock()
-# Weak, because a response may get lost before it is sent: the client has gone, or a middleware has raised an error.
+# Those of this process. Weak, because a response may get lost before it is sent: the client has gone, or a middleware
+# has raised an error.
 _open: weakref.WeakSet[Stream] = weakref.WeakSet()
-
-
-def admit(stream: Stream, most: int) -> bool:
-    """Count the stream among the open ones, unless its client has ``most`` open in this process. Return whether."""
-    with _lock:
-        if sum(other.client == stream.client for other in _open) >= most:
-            return False
-        _open.add(stream)
-        return True
 
 
 class _Poller:
@@ -363,7 +353,7 @@ def _look(
         # The streams stay: if they ended, all clients would come back at once to a database that is in trouble.
         logger.exception("The events of %d streams could not be read. The next try is in %s s.", len(streams), POLL)
         now = time.monotonic()
-        answers |= {stream: None for stream in streams if stream not in answers and stream.is_over(now)}
+        answers |= {stream: None for stream in streams if stream not in answers and now >= stream.ends_at}
     finally:
         # As at the end of a request: CONN_MAX_AGE decides.
         close_old_connections()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import functools
 import hashlib
 import re
 import uuid
@@ -237,12 +238,7 @@ class SearchView(ScopedView):
         size = query.get("limit", conf.limits().default_page_size)
         # The messages of a page are as many as another list may have, neighbours included.
         size = min(size, max(1, conf.limits().max_page_size // (2 * query["neighbours"] + 1)))
-
-        def find(offset: int, limit: int) -> Any:
-            return memories[alias].search(
-                query["q"], limit=limit, offset=offset, neighbours=query["neighbours"], **where
-            )
-
+        find = functools.partial(memories[alias].search, query["q"], neighbours=query["neighbours"], **where)
         hits = paginator.page(self.request, find, size)
         rows = self.sessions_of(hits)
         # A session may be gone since it was searched.
