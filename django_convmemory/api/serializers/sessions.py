@@ -33,8 +33,7 @@ class LinkSerializer(serializers.Serializer[Any]):
     url = serializers.SerializerMethodField()
 
     def get_url(self, session: models.Session) -> str:
-        url: str = self.context["url"]("session", session)
-        return url
+        return str(self.context["url"]("session", session))
 
 
 class SessionSerializer(LinkSerializer):
@@ -99,9 +98,8 @@ class ListedSessionSerializer(SessionSerializer):
 
     last_message = serializers.SerializerMethodField()
 
-    def get_last_message(self, session: models.Session) -> dict[str, Any] | None:
-        preview: dict[str, Any] | None = self.context["last_messages"].get(session.pk)
-        return preview
+    def get_last_message(self, session: models.Session) -> Any:
+        return self.context["last_messages"].get(session.pk)
 
 
 class NewSession(base.StrictSerializer):

@@ -6,6 +6,7 @@ belongs to somebody else, the response is the same as for a session that does no
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import functools
 import inspect
@@ -330,15 +331,22 @@ class TaggedView(ScopedView):
     def tag(self) -> str:
         return etags.of(self.session, self.memory)
 
+    def get(self, request: Request, session_id: str) -> Response:
+        # A view without parameters ignores the query string.
+        query = {} if self.query_class is Nothing else self.query()
+        if etags.matches(request.headers.get("If-None-Match"), self.tag()):
+            return Response(status=304)
+        return self.shown(query)
+
+    @abc.abstractmethod
+    def shown(self, query: dict[str, Any]) -> Response:
+        """Return the response with the current state."""
+
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
         response = super().finalize_response(request, response, *args, **kwargs)
         if request.method in ("GET", "HEAD") and response.status_code in (200, 304):
             response["ETag"] = self.tag()
         return response
-
-    def unchanged(self) -> bool:
-        """Return whether the client already has the current state."""
-        return etags.matches(self.request.headers.get("If-None-Match"), self.tag())
 
 
 @contextlib.contextmanager

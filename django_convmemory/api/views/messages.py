@@ -97,10 +97,7 @@ class MessageList(TaggedView, StoringView):
     def tag(self) -> str:
         return etags.of_messages(self.session)
 
-    def get(self, request: Request, session_id: str) -> Response:
-        query = self.query()
-        if self.unchanged():
-            return Response(status=304)
+    def shown(self, query: dict[str, Any]) -> Response:
         bounds = {name: query[name] for name in ("position__gt", "position__lt") if name in query}
         rows = self.session.convmemory_messages.using(self.using).filter(**bounds)
         sign = query["ordering"].removesuffix("position")
@@ -167,10 +164,7 @@ class ContextDetail(TaggedView):
 
     query_class = sessions.ContextQuery
 
-    def get(self, request: Request, session_id: str) -> Response:
-        query = self.query()
-        if self.unchanged():
-            return Response(status=304)
+    def shown(self, query: dict[str, Any]) -> Response:
         budget, own_budget = query.get("max_tokens"), self.memory.options.max_context_tokens
         if budget is not None and own_budget is not None:
             budget = min(budget, own_budget)

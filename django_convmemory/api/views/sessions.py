@@ -76,9 +76,7 @@ class SessionDetail(TaggedView):
     def get_queryset(self) -> models.SessionQuerySet:
         return self.with_parent(super().get_queryset())
 
-    def get(self, request: Request, session_id: str) -> Response:
-        if self.unchanged():
-            return Response(status=304)
+    def shown(self, query: dict[str, Any]) -> Response:
         return Response(self.represent(self.session))
 
     def patch(self, request: Request, session_id: str) -> Response:
@@ -95,9 +93,7 @@ class SessionDetail(TaggedView):
 class SessionStatus(TaggedView):
     """The state of compaction, for a page that waits for it."""
 
-    def get(self, request: Request, session_id: str) -> Response:
-        if self.unchanged():
-            return Response(status=304)
+    def shown(self, query: dict[str, Any]) -> Response:
         return Response(sessions.StatusSerializer(self.session).data)
 
 
