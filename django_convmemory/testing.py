@@ -22,7 +22,7 @@ import contextlib
 import threading
 import unittest
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from unittest import mock
 
 from django_convmemory.chat_models.base import ChatRequest, ChatResponse
@@ -163,20 +163,12 @@ class ScriptedMemories(QueueScheduler):
         make, restoring = memories._make, contextlib.ExitStack()
 
         def script(memory: ConversationMemory) -> ConversationMemory:
-            # In place, because a site may hold a memory in a variable of a module.
-            originals = memory.model, memory.fallback, memory.scheduler
-            memory.scheduler = self
-            # In a test no task is on its way.
-            memory.swept_after = 0.0
+            # In place, because a site may hold a memory in a variable. A sweep waits for no task of an append.
+            changes: dict[str, Any] = {"scheduler": self, "swept_after": 0.0}
             if memory.model is not None:
                 # A fallback would hide that the model failed.
-                memory.model, memory.fallback = self._model, None
-
-            def restore() -> None:
-                memory.model, memory.fallback, memory.scheduler = originals
-                del memory.swept_after
-
-            restoring.callback(restore)
+                changes |= {"model": self._model, "fallback": None}
+            restoring.enter_context(mock.patch.multiple(memory, **changes))
             return memory
 
         def refuse(model: OpenAIChatModel, request: ChatRequest) -> NoReturn:

@@ -176,11 +176,6 @@ def check_settings(**kwargs: Any) -> list[checks.CheckMessage]:
         if isinstance(limits().responder_options, str):
             named("RESPONDER_OPTIONS")
     except ImproperlyConfigured as error:
-        return [
-            checks.Error(
-                str(error),
-                hint="Correct the key, or remove it to use its default. docs/reference/api.md lists the keys.",
-                id="convmemory.E010",
-            )
-        ]
+        hint = "Correct the key, or remove it to use its default. docs/reference/api.md lists the keys."
+        return [checks.Error(str(error), hint=hint, id="convmemory.E010")]
     return []

@@ -72,11 +72,8 @@ def matches(header: str | None, tag: str) -> bool:
 def require_header(header: str | None) -> None:
     """Raise a 428 without ``If-Match``: a retry could delete what came after the first try."""
     if not header or not header.strip():
-        raise Problem(
-            428,
-            "precondition_required",
-            'The If-Match header is missing. Send the ETag of the session or of its context, or "*" for any state.',
-        )
+        detail = 'If-Match is missing. Send the ETag of the session or of its context, or "*" for any state.'
+        raise Problem(428, "precondition_required", detail)
 
 
 def require_match(header: str, session: models.Session, *, details: bool) -> None:

@@ -282,8 +282,9 @@ class Answer(Load):
 
         ``anew``: a reply that is stored is replaced.
         """
+        position = question.position
         for _ in range(_TRIES):
-            state, following = self.store.after_question(name, question.position)
+            state, following = self.store.after_question(name, position)
             if revision not in (None, state.revision):
                 raise values.stale(revision, state.revision)
             reply = values.reply_in(following)
@@ -291,17 +292,15 @@ class Answer(Load):
                 turn = Turn(self, name, question, following, step)
                 turn.replayed = True
                 return turn
-            ends_here = state.last_position == question.position + len(following)
+            ends_here = state.last_position == position + len(following)
             if question.redacted or not (ends_here or anew):
                 raise turns.changed()
             after: int | None = None
             if reply is not None or not ends_here:
                 # A reply that was lost is replaced, and the calls before it stay. Otherwise all is made anew.
                 following = [] if anew or reply is None else following[: following.index(reply)]
-                after = question.position + len(following)
-            begun = step._replace(
-                question=question.position, epoch=state.epoch, last_position=state.last_position, after=after
-            )
+                after = position + len(following)
+            begun = step._replace(question=position, epoch=state.epoch, last_position=state.last_position, after=after)
             try:
                 self.store.begin_turn(name, begun)
             except exceptions.QuestionChanged:
@@ -319,13 +318,11 @@ class Answer(Load):
         if limit is None or tokens <= limit - self.options.pinned_tokens:
             return
         snapshot = self.store.load(asked.name, View(messages=0), self.options.pinned_tokens)
-        room = limit - sum(row.tokens for row in snapshot.pinned) if snapshot else limit
+        pinned = sum(row.tokens for row in snapshot.pinned) if snapshot else 0
+        room = max(0, limit - pinned)
         if tokens > room:
-            raise exceptions.MessageTooLong(
-                f"The question has about {tokens} tokens, and there is room for {max(0, room)}. Shorten it.",
-                tokens=tokens,
-                limit=max(0, room),
-            )
+            text = f"The question has about {tokens} tokens, and there is room for {room}. Shorten it."
+            raise exceptions.MessageTooLong(text, tokens=tokens, limit=room)
 
 
 def unknown_question() -> exceptions.UnknownMessage:

@@ -45,11 +45,8 @@ class StoringView(KeyedView):
         new: list[ChatMessage] = body["messages"]
         self._check_roles(new, usage="usage" in body)
         self.check_sizes(new)
-        receipt = self.once(
-            lambda: store(*new, idempotency_key=self.idempotency_key, usage=body.get("usage")),
-            self._has_stored,
-            locks=locks,
-        )
+        work = functools.partial(store, *new, idempotency_key=self.idempotency_key, usage=body.get("usage"))
+        receipt = self.once(work, self._has_stored, locks=locks)
         rows = self.session.convmemory_messages.using(self.using).filter(public_id__in=receipt.ids)
         content = {"messages": represented(rows.order_by("position"))}
         headers = {"ETag": etags.of_messages(self.reread(self.session))}
@@ -80,12 +77,8 @@ class StoringView(KeyedView):
         for index, message in enumerate(new):
             size = tokens.measure(message, self.memory.counter, limit)
             if size > limit and not self.may_write_any_role:
-                raise Problem(
-                    413,
-                    "message_too_large",
-                    f"The message has about {size} tokens; the limit is {limit}. Shorten it, or divide it.",
-                    pointer=f"/messages/{index}",
-                )
+                detail = f"The message has about {size} tokens; the limit is {limit}. Shorten it, or divide it."
+                raise Problem(413, "message_too_large", detail, pointer=f"/messages/{index}")
 
 
 class MessageList(TaggedView, StoringView):

@@ -202,11 +202,7 @@ class Export(ScopedView):
         first = list(itertools.islice(pieces, 1))
         if not first:
             self.reread(self.session)
-        return StreamingHttpResponse(
-            itertools.chain(first, pieces),
-            content_type=JSONLinesRenderer.media_type,
-            headers={
-                "Content-Disposition": f'attachment; filename="{self.session.public_id}.jsonl"',
-                "X-Accel-Buffering": "no",
-            },
-        )
+        disposition = f'attachment; filename="{self.session.public_id}.jsonl"'
+        headers = {"Content-Disposition": disposition, "X-Accel-Buffering": "no"}
+        content = itertools.chain(first, pieces)
+        return StreamingHttpResponse(content, content_type=JSONLinesRenderer.media_type, headers=headers)
