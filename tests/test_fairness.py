@@ -15,7 +15,7 @@ from hypothesis import given, settings, strategies as st
 
 from django_convmemory import exceptions, models, tasks
 from django_convmemory.chat_models.base import ChatRequest
-from django_convmemory.fold import plan
+from django_convmemory.fold import chunk as chunks
 from django_convmemory.fold.run import Outcome
 from django_convmemory.memory import ConversationBufferMemory, memories
 from django_convmemory.messages import ChatMessage
@@ -380,7 +380,7 @@ def test_reading_the_beginning_of_a_tail_folds_the_same(
 
     whole = folded()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plan, "_BEGINNING", beginning)
+        patch.setattr(chunks, "_BEGINNING", beginning)
         parts = folded()
     # Chunks may end elsewhere, because a reading ends there. What is covered in the end is the same.
     assert parts[-1:] == whole[-1:]

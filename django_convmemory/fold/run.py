@@ -16,7 +16,7 @@ from typing import NamedTuple
 from asgiref.sync import sync_to_async
 
 from django_convmemory import exceptions, observers
-from django_convmemory.fold import call, chunk as chunks, plan, version
+from django_convmemory.fold import call, chunk as chunks, version
 from django_convmemory.fold.base import Fold, LeaseLost, Steps
 from django_convmemory.observers import ModelCall
 from django_convmemory.rules import pause
@@ -134,7 +134,7 @@ def _claimed(fold: Fold, claim: Claim | str) -> Steps[Result]:
 
 
 def _fold(fold: Fold) -> Steps[Result]:
-    planned, done, published = plan.of(fold), 0, False
+    planned, done, published = chunks.plan(fold), 0, False
     while done < planned.split:
         try:
             done = yield from _fold_next(fold, planned, done)
@@ -147,7 +147,7 @@ def _fold(fold: Fold) -> Steps[Result]:
             if _must_stop(fold):
                 break
             if done == planned.split:
-                planned, done = plan.of(fold), 0
+                planned, done = chunks.plan(fold), 0
     is_rest = done < planned.split or not planned.is_all
     # Without a version, the run does not go on.
     due = fold.release(
@@ -182,7 +182,7 @@ def _send_next(fold: Fold) -> None:
             fold.memory.schedule(following)
 
 
-def _fold_next(fold: Fold, planned: plan.Plan, start: int) -> Steps[int]:
+def _fold_next(fold: Fold, planned: chunks.Plan, start: int) -> Steps[int]:
     """Fold the chunk that begins at ``start``, or a part of it. Return the index of the first turn not covered.
 
     If the model fails, try a smaller chunk or the other model at once, as far as that makes sense.
