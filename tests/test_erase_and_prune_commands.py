@@ -7,6 +7,7 @@ import io
 import json
 import pathlib
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,7 +18,7 @@ from django.db import connection, connections, transaction
 
 from django_convmemory import clock, models
 from django_convmemory.maintenance import integrity
-from django_convmemory.management import deletion
+from django_convmemory.management import choices
 from django_convmemory.management.commands import convmemory_prune
 from django_convmemory.memory import memories
 from django_convmemory.rules.values import AttemptOutcome
@@ -233,13 +234,13 @@ def test_a_dry_run_deletes_nothing() -> None:
 
 def test_a_session_that_is_used_during_a_prune_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     aged("a", "b", "c", days=91)
-    delete = deletion.delete
+    delete = choices.delete
 
-    def append_then_delete(sessions: models.SessionQuerySet) -> deletion.Totals:
+    def append_then_delete(sessions: models.SessionQuerySet) -> Counter[str]:
         memories["default"].append("b", HELLO)
         return delete(sessions)
 
-    monkeypatch.setattr(deletion, "delete", append_then_delete)
+    monkeypatch.setattr(choices, "delete", append_then_delete)
 
     assert call("convmemory_prune", "--inactive-for", "90d") == "2 sessions with 4 messages deleted.\n"
     assert first_messages() == ["b"]

@@ -1,18 +1,23 @@
-"""Options that several commands share: the database, the aliases, and which sessions."""
+"""What several commands share: options, the sessions that these select, and what is printed."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 from django.db import connections
+from django.db.models import Count, Sum
 
 from django_convmemory import models
 from django_convmemory.exceptions import InvalidSession
 from django_convmemory.maintenance.transfer import importing
 from django_convmemory.memory import memories
 from django_convmemory.operations.handles import ConversationMemory
+from django_convmemory.store import editing, transactions
 from django_convmemory.store.orm import ORMStore
 
 
@@ -150,3 +155,48 @@ def selection(options: dict[str, Any], using: str) -> ChosenSessions:
     except InvalidSession as error:
         raise CommandError(str(error), returncode=2) from None
     return ChosenSessions(user, visitor, key)
+
+
+def totals(sessions: models.SessionQuerySet) -> Counter[str]:
+    """Count ``sessions`` and their messages. The rows of the sessions have the counts; no message is read."""
+    return Counter(sessions.aggregate(sessions=Count("pk"), messages=Sum("last_position", default=0)))
+
+
+def delete(sessions: models.SessionQuerySet) -> Counter[str]:
+    """Delete ``sessions`` and everything in them in one transaction. Return their :func:`totals`."""
+
+    def delete_locked() -> Counter[str]:
+        deleted: Counter[str] = Counter()
+        for locked in editing.locked(sessions):
+            deleted += totals(locked)
+            locked.delete()
+        return deleted
+
+    return transactions.run(sessions.db, delete_locked, savepoint=True)
+
+
+# What is printed.
+
+
+@contextlib.contextmanager
+def interruptible(how_to_continue: str = "To continue, run the command again.") -> Iterator[None]:
+    """Turn an interrupt with Ctrl-C into a CommandError that says how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise CommandError(f"Interrupted. {how_to_continue}") from None
+
+
+def counted(number: int, noun: str) -> str:
+    """Return the number with its noun: ``1 session``, ``2 sessions``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def with_messages(numbers: Counter[str]) -> str:
+    """Return :func:`totals` as a text: ``1 session with 2 messages``."""
+    return f"{counted(numbers['sessions'], 'session')} with {counted(numbers['messages'], 'message')}"
+
+
+def printable(text: str) -> str:
+    """Return ``text`` with "?" for characters that could move a terminal's cursor or start a forged line."""
+    return "".join(character if character.isprintable() else "?" for character in text)

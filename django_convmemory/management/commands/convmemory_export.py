@@ -17,7 +17,7 @@ from django_convmemory import models
 from django_convmemory.maintenance.transfer import exporting
 from django_convmemory.maintenance.transfer.records import MAX_LINE, MB
 from django_convmemory.management import choices
-from django_convmemory.management.output import counted, interruptible
+from django_convmemory.management.choices import counted, interruptible
 
 
 class Command(BaseCommand):

@@ -17,7 +17,7 @@ from django_convmemory import conf
 from django_convmemory.maintenance.transfer.importing import SAME_NAME, Importer
 from django_convmemory.maintenance.transfer.records import MAX_LINE, MB, BadRecord, Record, read
 from django_convmemory.management import choices
-from django_convmemory.management.output import counted, interruptible, printable
+from django_convmemory.management.choices import counted, interruptible, printable
 
 
 @dataclasses.dataclass(slots=True)

@@ -6,6 +6,7 @@ import datetime as dt
 import itertools
 import operator
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -14,9 +15,8 @@ from django.db.models import QuerySet
 
 from django_convmemory import models
 from django_convmemory.clock import Clock
-from django_convmemory.management import choices, deletion
-from django_convmemory.management.deletion import Totals
-from django_convmemory.management.output import counted, interruptible
+from django_convmemory.management import choices
+from django_convmemory.management.choices import counted, interruptible
 from django_convmemory.store import transactions
 
 # The number of rows in one transaction.
@@ -127,12 +127,12 @@ def _sessions(seconds: int, using: str, aliases: list[str], dry_run: bool) -> st
     sessions = models.Session.objects.using(using).filter(alias__in=aliases)
     inactive = _older(sessions, "updated_at", seconds)
     if dry_run:
-        return str(deletion.totals(inactive))
-    deleted = Totals(0, 0)
+        return choices.with_messages(choices.totals(inactive))
+    deleted: Counter[str] = Counter()
     for ids in _id_ranges(inactive):
         # This deletes the sessions that are still inactive under the lock.
-        deleted += deletion.delete(inactive.filter(pk__range=ids))
-    return str(deleted)
+        deleted += choices.delete(inactive.filter(pk__range=ids))
+    return choices.with_messages(deleted)
 
 
 def _attempts(seconds: int, using: str, aliases: list[str], dry_run: bool) -> str:
