@@ -22,7 +22,6 @@ from django_convmemory.admin.finding import PhraseSearch
 from django_convmemory.admin.waiting import PauseNotice, Status
 from django_convmemory.context.assembly import Context, Part
 from django_convmemory.maintenance import explain
-from django_convmemory.operations.handles import ConversationMemory
 
 ATTEMPTS = 3
 
@@ -63,15 +62,10 @@ class SessionPage:
     def using(self) -> str:
         return self.session._state.db or "default"
 
-    @property
-    def memory(self) -> ConversationMemory | None:
-        """The session's memory, or None if its alias is not in the settings."""
-        return self.status.memory
-
     @cached_property
     def context(self) -> Context:
         """The context that a model is sent now."""
-        return self.memory.load(self.session) if self.memory else Context()
+        return self.status.memory.load(self.session) if self.status.memory else Context()
 
     @cached_property
     def status(self) -> Status:
@@ -94,14 +88,14 @@ class SessionPage:
 
     @property
     def budget(self) -> int | None:
-        return self.memory.options.max_context_tokens if self.memory else None
+        return self.status.memory.options.max_context_tokens if self.status.memory else None
 
     @cached_property
     def finding(self) -> PhraseSearch | None:
         """What is found of the phrase, or None if nothing is looked for."""
-        if not (self.phrase and self.memory):
+        if not (self.phrase and self.status.memory):
             return None
-        return PhraseSearch(self.memory, self.session, self.phrase, self.context)
+        return PhraseSearch(self.status.memory, self.session, self.phrase, self.context)
 
     @cached_property
     def timeline(self) -> list[timeline.Bubble]:
