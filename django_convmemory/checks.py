@@ -68,14 +68,13 @@ def check_settings(**kwargs: Any) -> list[checks.CheckMessage]:
 
 def check_scheduler(**kwargs: Any) -> list[checks.CheckMessage]:
     """convmemory.W002 and W013: requests wait for the model, or summaries are made beside requests."""
-    if settings.DEBUG:
-        return []
-    schedulers = {alias: conf.read(alias).arguments.get("scheduler") for alias in _aliases()}
     return [
-        checks.Warning(f'CONVMEMORY["{alias}"] uses the {type(scheduler).__name__}: {what}.', hint=hint, id=check)
-        for alias, scheduler in schedulers.items()
+        checks.Warning(
+            f'CONVMEMORY["{memory.alias}"] uses the {type(memory.scheduler).__name__}: {what}.', hint=hint, id=check
+        )
+        for memory in ([] if settings.DEBUG else _memories())
         for attribute, check, what, hint in _NO_WORKERS
-        if getattr(scheduler, attribute, False)
+        if getattr(memory.scheduler, attribute, False)
     ]
 
 
@@ -283,14 +282,6 @@ def _check_backends(using: str) -> Iterator[checks.CheckMessage]:
                 yield checks.Warning(
                     f"memories[{memory.alias!r}]: {problem.rstrip('.')}.", hint=hint, id="convmemory.W008"
                 )
-
-
-def _aliases() -> list[str]:
-    """Return the aliases of the settings, or none if :func:`check_settings` reports that there are no aliases."""
-    try:
-        return conf.aliases()
-    except conf.InvalidSettings:
-        return []
 
 
 def _memories() -> list[ConversationMemory]:

@@ -172,8 +172,9 @@ def read(alias: str) -> Parts:
     if not isinstance(configured, Mapping):
         message = f"{where} must be a dict, not {_shape(configured)}."
         return Parts(None, {}, [Problem("convmemory.E001", message, "Write {} for the defaults.")])
-    with _collecting(problems):
-        _check_alias(alias)
+    if not isinstance(alias, str) or not 0 < len(alias) <= MAX_ALIAS_LENGTH:
+        hint = f"Use a string of 1 to {MAX_ALIAS_LENGTH} characters."
+        problems.append(Problem("convmemory.E001", f"CONVMEMORY has the invalid alias {alias!r:.120}.", hint))
     with _collecting(problems):
         _check_known("convmemory.E002", where, "key", configured, DEFAULTS)
     chosen = {**DEFAULTS, **configured}
@@ -225,15 +226,6 @@ def _by_alias() -> Mapping[str, Any]:
     else:
         return configured
     raise _invalid("convmemory.E001", message, 'Write CONVMEMORY = {"default": {…}}, as for CACHES.')
-
-
-def _check_alias(alias: object) -> None:
-    if not isinstance(alias, str) or not 0 < len(alias) <= MAX_ALIAS_LENGTH:
-        raise _invalid(
-            "convmemory.E001",
-            f"CONVMEMORY has the invalid alias {alias!r:.120}.",
-            f"Use a string of 1 to {MAX_ALIAS_LENGTH} characters.",
-        )
 
 
 def _check_known(check_id: str, where: str, noun: str, names: Iterable[object], known: Collection[str]) -> None:

@@ -109,9 +109,10 @@ def _transcribe(session_id: int, using: str, transcript: _Transcript) -> bool:
     # Before the messages, so that no key is of a message that was appended since.
     for key in _used_keys(session_id, using):
         transcript.add("used_keys", _json(key))
-    for position, created_at, form, item, redacted_at, public_id, reply_to, cut_off, *stored in _rows(
-        session_id, using
-    ):
+    rows = models.Message.objects.using(using).filter(session_id=session_id).order_by("session_id", "position")
+    names = ("position", "created_at", *columns.ITEM_NAMES, "redacted_at", "public_id", "reply_to", "cut_off")
+    values = paged(rows.values_list(*names, *columns.READ_NAMES), "position", operator.itemgetter(0), size=_BATCH)
+    for position, created_at, form, item, redacted_at, public_id, reply_to, cut_off, *stored in values:
         message = columns.with_item(columns.message_of(*stored), form, item)
         time = clock.aware(created_at, using).isoformat()
         transcript.created_at = transcript.created_at or time
@@ -136,12 +137,6 @@ def _transcribe(session_id: int, using: str, transcript: _Transcript) -> bool:
 def _given(**fields: Any) -> dict[str, Any]:
     """Return the fields that have a value."""
     return {name: value for name, value in fields.items() if value is not None}
-
-
-def _rows(session_id: int, using: str) -> Iterator[tuple[Any, ...]]:
-    rows = models.Message.objects.using(using).filter(session_id=session_id).order_by("session_id", "position")
-    names = ("position", "created_at", *columns.ITEM_NAMES, "redacted_at", "public_id", "reply_to", "cut_off")
-    yield from paged(rows.values_list(*names, *columns.READ_NAMES), "position", operator.itemgetter(0), size=_BATCH)
 
 
 def _used_keys(session_id: int, using: str) -> Iterator[dict[str, Any]]:

@@ -68,9 +68,10 @@ class _DryRun:
     def take(self, record: Record) -> None:
         expected = self.importer.expect(record)
         self.sessions += 1
-        self.existing += expected.there
-        self.calls += expected.calls
-        self.tokens += expected.tokens
+        self.existing += expected is None
+        calls, tokens = expected or (0, 0)
+        self.calls += calls
+        self.tokens += tokens
         name = (record.owner, record.visitor, record.key)
         if name in self.names:
             raise BadRecord(record.place, SAME_NAME)
