@@ -209,7 +209,8 @@ def _fold_next(fold: Fold, planned: chunks.Plan, start: int) -> Steps[int]:
             other = call.following(fold, model, error)
             if other is not None:
                 model = other
-            elif call.is_hopeless(fold):
+            elif isinstance(fold.own_error, pause.ANSWERS) and isinstance(fold.fallback_error, pause.ANSWERS):
+                # Both models have answered that they cannot summarize it.
                 version.carry(fold, chunk)
                 return chunk.following
             else:
@@ -265,18 +266,16 @@ def _give_up(fold: Fold, error: BaseException) -> None:
 def drive(steps: Steps[Result]) -> Result:
     """Carry out a run. Blocks while a model answers."""
     try:
-        request = next(steps)
-        while True:
+        request = _step(steps.__next__)
+        while not isinstance(request, Result):
             try:
                 with observers.calling(request):
                     request.response = request.model.chat(request.request)
             except Exception as error:  # noqa: BLE001  the run decides what to do
-                request = steps.throw(error)
+                request = _step(steps.throw, error)
             else:
-                request = steps.send(request.response)
-    except StopIteration as stop:
-        result: Result = stop.value
-        return result
+                request = _step(steps.send, request.response)
+        return request
     finally:
         # If the process was told to stop, the run is not at its end: closing it releases the lease.
         steps.close()

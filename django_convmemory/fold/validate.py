@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import json
 import re
 from collections.abc import Callable
@@ -198,8 +199,5 @@ def fitting(text: str, fits: Callable[[str], bool]) -> str:
         kept += sentence
     if kept.strip():
         return kept.rstrip()
-    shortest, longest = 0, len(text)
-    while shortest < longest:
-        middle = (shortest + longest + 1) // 2
-        shortest, longest = (middle, longest) if fits(text[:middle].rstrip()) else (shortest, middle - 1)
-    return text[:shortest].rstrip()
+    longest = bisect.bisect_left(range(1, len(text) + 1), True, key=lambda length: not fits(text[:length].rstrip()))
+    return text[:longest].rstrip()

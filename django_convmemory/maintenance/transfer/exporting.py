@@ -107,8 +107,16 @@ def _transcribe(session_id: int, using: str, transcript: _Transcript) -> bool:
     epochs = models.Session.objects.using(using).filter(pk=session_id).values_list("epoch", flat=True)
     epoch = epochs.first()
     # Before the messages, so that no key is of a message that was appended since.
-    for key in _used_keys(session_id, using):
-        transcript.add("used_keys", _json(key))
+    used_keys = models.UsedKey.objects.using(using).filter(session_id=session_id).order_by("session_id", "key_hash")
+    for key in paged(used_keys, "key_hash", operator.attrgetter("key_hash"), size=_BATCH, after=""):
+        fields = _given(
+            key_hash=key.key_hash,
+            first_position=key.first_position,
+            size=key.size,
+            content=key.content or None,
+            gone_at=key.gone_at and clock.aware(key.gone_at, using).isoformat(),
+        )
+        transcript.add("used_keys", _json(fields))
     rows = models.Message.objects.using(using).filter(session_id=session_id).order_by("session_id", "position")
     names = ("position", "created_at", *columns.ITEM_NAMES, "redacted_at", "public_id", "reply_to", "cut_off")
     values = paged(rows.values_list(*names, *columns.READ_NAMES), "position", operator.itemgetter(0), size=_BATCH)
@@ -137,18 +145,6 @@ def _transcribe(session_id: int, using: str, transcript: _Transcript) -> bool:
 def _given(**fields: Any) -> dict[str, Any]:
     """Return the fields that have a value."""
     return {name: value for name, value in fields.items() if value is not None}
-
-
-def _used_keys(session_id: int, using: str) -> Iterator[dict[str, Any]]:
-    rows = models.UsedKey.objects.using(using).filter(session_id=session_id).order_by("session_id", "key_hash")
-    for row in paged(rows, "key_hash", operator.attrgetter("key_hash"), size=_BATCH, after=""):
-        yield _given(
-            key_hash=row.key_hash,
-            first_position=row.first_position,
-            size=row.size,
-            content=row.content or None,
-            gone_at=row.gone_at and clock.aware(row.gone_at, using).isoformat(),
-        )
 
 
 # JSON does not escape the characters that end a line in Unicode. Escaped, a record is one line for every reader. JSON
