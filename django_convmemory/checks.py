@@ -129,11 +129,8 @@ def check_routers(**kwargs: Any) -> list[checks.CheckMessage]:
     return [
         message
         for using in _session_databases()
-        for message in (
-            *_check_owners(using, router.db_for_write(get_user_model())),
-            *_check_referring_tables(using),
-            *_check_other_databases(using),
-        )
+        for check in (_check_owners, _check_referring_tables, _check_other_databases)
+        for message in check(using)
     ]
 
 
@@ -151,11 +148,11 @@ def _check_referring_tables(using: str) -> Iterator[checks.CheckMessage]:
             )
 
 
-def _check_owners(using: str, users: str) -> Iterator[checks.CheckMessage]:
-    """Sessions are in the database ``using`` and users in the database ``users``."""
+def _check_owners(using: str) -> Iterator[checks.CheckMessage]:
+    user = get_user_model()
+    users = router.db_for_write(user)
     if users not in list(connections) or _identity(using) == _identity(users):
         return
-    user = get_user_model()
     hint = (
         f'To have owners, put the app "convmemory" into "{users}". To keep sessions apart, give them a visitor= '
         "instead of an owner=. The documentation has a page about several databases that shows both."
