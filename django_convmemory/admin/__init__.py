@@ -47,7 +47,6 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     """Shows sessions. Nobody edits their rows by hand: every action that changes a session calls its memory."""
 
     list_display = ("named", "state", "whose", "alias", "length", "budget", "updated")
-    list_display_links = ("named",)
     list_filter = (lists.AliasFilter, lists.StateFilter)
     list_per_page = 50
     list_max_show_all = 0

@@ -36,10 +36,10 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Ask, and delete the selected sessions."""
         using = choices.database(options)
-        selection = choices.selection(options, using)
-        if selection == choices.ChosenSessions():
+        conditions, selection = choices.selection(options, using)
+        if not conditions:
             raise CommandError("Which sessions should be deleted? Give --owner, --visitor or --key.", returncode=2)
-        sessions = selection.filter(choices.sessions(options, using))
+        sessions = choices.sessions(options, using).filter(**conditions)
         totals = choices.totals(sessions)
         if totals["sessions"] and options["interactive"]:
             self._confirm(with_messages(totals), selection)
@@ -54,7 +54,7 @@ class Command(BaseCommand):
         if options["verbosity"] > 0:
             self.stdout.write(result)
 
-    def _confirm(self, totals: str, selection: choices.ChosenSessions) -> None:
+    def _confirm(self, totals: str, selection: str) -> None:
         if not sys.stdin.isatty():
             raise CommandError(
                 f"This would delete {totals} {selection}. The command asks first, and there is no terminal to ask on. "

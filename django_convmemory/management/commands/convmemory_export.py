@@ -49,8 +49,8 @@ class Command(BaseCommand):
         """Export the selected sessions."""
         using, name = choices.database(options), options["output"]
         aliases = choices.aliases(options, using, removed=True)
-        selection = choices.selection(options, using)
-        sessions = selection.filter(models.Session.objects.using(using).filter(alias__in=aliases))
+        conditions, _ = choices.selection(options, using)
+        sessions = models.Session.objects.using(using).filter(alias__in=aliases, **conditions)
         exported: Counter[str] = Counter()
         with interruptible(), self._output(name) as out:
             size = 0

@@ -184,19 +184,15 @@ def _unneeded(
 
     A version is kept if it is the current one, or if it is valid and not older than ``before``.
     """
-    rows = {version: (parent, created_at, invalidated_at) for version, parent, created_at, invalidated_at in versions}
-    needed: set[int] = set()
-    for version, (_, created_at, invalidated_at) in rows.items():
-        if version != current and (created_at < before or invalidated_at is not None):
-            continue
-        ancestor: int | None = version
-        while ancestor in rows and ancestor not in needed:
-            needed.add(ancestor)
-            ancestor = rows[ancestor][0]
-    unneeded = [
-        version for version, (_, created_at, _) in rows.items() if version not in needed and created_at < before
-    ]
-    return sorted(unneeded, reverse=True)
+    unneeded: list[int] = []
+    kept: set[int | None] = {current}
+    # A version is newer than the one that it descends from.
+    for version, parent, created_at, invalidated_at in sorted(versions, reverse=True):
+        if version in kept or (invalidated_at is None and created_at >= before):
+            kept.add(parent)
+        elif created_at < before:
+            unneeded.append(version)
+    return unneeded
 
 
 def _delete_versions(session_id: int, using: str, before: dt.datetime) -> int:
