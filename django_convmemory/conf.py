@@ -152,7 +152,7 @@ def problems() -> list[Problem]:
     return problems
 
 
-def _read(alias: str) -> tuple[type[ConversationMemory], dict[str, Any]]:
+def _read(alias: Any) -> tuple[type[ConversationMemory], dict[str, Any]]:
     """Return the class of the memory of ``alias``, and its arguments. Raises InvalidSettings with every problem."""
     memory_class: type[ConversationMemory] | None = None
     arguments: dict[str, Any] = {"alias": alias}

@@ -68,7 +68,7 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
     # The list.
 
-    def get_queryset(self, request: HttpRequest) -> models.SessionQuerySet:
+    def get_queryset(self, request: HttpRequest) -> QuerySet[models.Session]:
         # Read the database that is written, so that a page shows what an action has just changed.
         sessions = models.Session.objects.using(router.db_for_write(models.Session))
         return sessions.with_clock().select_related("owner")

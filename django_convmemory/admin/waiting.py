@@ -7,6 +7,7 @@ import datetime as dt
 import enum
 import math
 from collections.abc import Iterable
+from typing import Any
 
 from django.utils.functional import cached_property
 
@@ -54,7 +55,7 @@ class PauseNotice:
         return due.values("pk")[: convmemory.MOST_COUNTED + 1].count()
 
 
-def pauses(sessions: models.SessionQuerySet, aliases: Iterable[str]) -> list[PauseNotice]:
+def pauses(sessions: Any, aliases: Iterable[str]) -> list[PauseNotice]:
     """Return the pauses of those of ``aliases`` that make summaries, by alias.
 
     It takes one statement, and one for each pause whose sessions are counted.
