@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from asgiref.sync import sync_to_async
 from django.contrib.auth import get_user_model
-from django.contrib.auth.models import AnonymousUser
 from django.db import connection, transaction
 from django.dispatch import Signal
 from django.test.utils import CaptureQueriesContext
@@ -47,17 +46,6 @@ def chat() -> ConversationSummaryBufferMemory:
     return memory()
 
 
-@pytest.mark.parametrize(("max_tokens", "over"), [(0, True), (1, True), (30, False), (60, False), (10_000, False)])
-def test_max_tokens_bounds_all_that_load_returns(max_tokens: int, over: bool) -> None:
-    chat = memory()
-    for number in range(30):
-        chat.append("s", ChatMessage.human(f"message {number}"))
-    context = chat.load("s", system="Be kind.", max_tokens=max_tokens)
-    assert (context.tokens > max_tokens, context.over_budget) == (over, over)
-    assert context[0].text == "Be kind."
-    assert context[-1].text == "message 29"
-
-
 def test_a_memory_without_a_bound_shows_large_pinned_messages() -> None:
     chat = ConversationBufferMemory(ORMStore())
     chat.append("s", *[ChatMessage.system(f"{number} " + "word " * 4000) for number in range(3)])
@@ -79,10 +67,6 @@ def test_an_unknown_session_gives_an_empty_context() -> None:
     ("wrong", "repair"),
     [
         ([], "at least one message"),
-        ([{"role": "wizard", "content": "x"}], "Use one of system"),
-        ([{"role": "user", "content": 5}], "content must be text"),
-        ([{"role": "user", "content": "a\x00b"}], "Remove it"),
-        ([{"role": "user", "content": "\ud800"}], "errors='replace'"),
         ([{"role": "tool", "content": "x", "tool_call_id": "c"}], "after the assistant message that made the call"),
         ([ChatMessage.human("fine"), {"content": "no role"}], "Add 'role'"),
         ([ChatMessage.system(str(number)) for number in range(65)], "load(system="),
@@ -141,20 +125,11 @@ def test_scopes_keep_the_same_key_apart(chat: ConversationSummaryBufferMemory) -
     assert models.Session.objects.count() == 2
 
 
-def test_keys_are_told_apart_whatever_the_collation(chat: ConversationSummaryBufferMemory) -> None:
-    keys = ["support", "Support", "süpport", "support ", "SUPPORT"]
-    for key in keys:
-        chat.append(key, ChatMessage.human(key))
-    assert [chat.load(key)[0].text for key in keys] == keys
-
-
 @pytest.mark.parametrize(
     ("give", "repair"),
     [
         (lambda chat: chat.session(""), "1 to 255"),
-        (lambda chat: chat.session("k" * 256), "1 to 255"),
         (lambda chat: chat.session("a\0b"), "NUL"),
-        (lambda chat: chat.session("k", owner=AnonymousUser()), "visitor="),
         (lambda chat: chat.session("k", visitor="v" * 65), "1 to 64"),
         (lambda chat: chat.append(5, ChatMessage.human("x")), "key, a handle or a Session row"),
         (lambda chat: chat.load(models.Session(alias="other", key="k")), "memories['other']"),
@@ -167,19 +142,6 @@ def test_what_names_no_session_is_refused(give: Callable[[Any], Any], repair: st
 
 
 # Idempotency.
-
-
-def test_a_retry_with_the_same_key_returns_the_first_receipt(chat: ConversationSummaryBufferMemory) -> None:
-    batch = [ChatMessage.human("one"), ChatMessage.ai("two")]
-    first = chat.append("s", *batch, idempotency_key="k")
-    chat.append("s", ChatMessage.human("three"))
-    again = chat.append("s", *batch, idempotency_key="k")
-    assert again == first._replace(replayed=True)
-    assert models.Message.objects.count() == 3
-    with pytest.raises(exceptions.IdempotencyConflict, match="Use a new key"):
-        chat.append("s", ChatMessage.human("other"), idempotency_key="k")
-    chat.append("another session", *batch, idempotency_key="k")
-    assert models.Message.objects.count() == 5
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-import itertools
 from decimal import Decimal
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -50,18 +49,6 @@ def test_a_summary_does_not_make_a_session_look_used() -> None:
     models.Session.objects.update(updated_at=used)
     assert memory.compact("s") == "published"
     assert session().updated_at == used
-
-
-def test_overflow_is_folded_chunk_by_chunk_each_with_a_version_of_its_own() -> None:
-    model = MarkerModel()
-    memory = build(model, max_chunk_tokens=100)
-    talk(memory, 40)
-    assert memory.compact("s") == "published"
-    assert len(versions()) == len(model.requests) > 3
-    assert versions()[0].first_position == 1
-    assert all(later.first_position == earlier.last_position + 1 for earlier, later in itertools.pairwise(versions()))
-    assert covered(versions()[-1].text) == list(range(1, session().covered_position + 1))
-    assert outcomes() == ["published"] * len(versions())
 
 
 def test_the_days_of_the_messages_are_in_the_prompt(store: Store) -> None:
