@@ -72,21 +72,6 @@ def test_the_days_of_the_messages_are_in_the_prompt(store: Store) -> None:
     assert request.fold.days == [dt.date(2026, 11, 23), dt.date(2026, 11, 24), dt.date(2026, 12, 1)]
 
 
-def test_a_chunk_beyond_the_models_window_is_halved_down_to_one_cut_message() -> None:
-    def refuse_long(request: ChatRequest) -> None:
-        if len(request.messages[-1].text) > 1200:
-            raise exceptions.ContextLengthExceeded("too long")
-
-    model = MarkerModel(refuse_long)
-    memory = build(model)
-    talk(memory, 10, words=100)
-    memory.append("s", ChatMessage.human("[[11]] " + "word " * 3000))
-    talk(memory, 3)
-    assert memory.compact("s") == "published"
-    assert covered(memory.load("s").to_text()) == list(range(1, 15))
-    assert outcomes().count("context_length") >= 2
-
-
 def test_a_tool_exchange_is_folded_whole_and_an_open_one_never() -> None:
     memory = build(MarkerModel(), limit=30)
     memory.append("s", ChatMessage.human("[[1]] " + "word " * 30))

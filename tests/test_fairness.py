@@ -88,20 +88,6 @@ def test_many_sessions_of_one_person_fill_no_queue(simulate: Callable[..., Simul
     assert len(simulation.finished) == 60 + len(SMALL)
 
 
-@pytest.mark.only_on("sqlite")
-def test_a_sweep_sends_one_session_of_each_person_first(simulate: Callable[..., Simulation]) -> None:
-    simulation = simulate()
-    simulation.loses_hints = True
-    for large in range(200):
-        simulation.make_due(f"large {large}", visitor="hoarder")
-    for small in SMALL:
-        simulation.make_due(f"small {small}", visitor=f"visitor {small}")
-    simulation.loses_hints = False
-    # The first sweep sends all of the small ones, though they are due last.
-    simulation.run(1.9)
-    assert len(simulation.waits("small")) == len(SMALL)
-
-
 def due(memory: ConversationMemory, key: str, *, visitor: str = "", messages: int = 20) -> int:
     """Make a session due, and return its id."""
     session = memory.session(key, visitor=visitor) if visitor else memory.session(key)

@@ -194,16 +194,3 @@ def test_hostile_content_is_shown_and_not_run(visit: Visit, convmemory: Scripted
         page = visit.open(path)
         assert page.title() != "owned"
         assert page.locator("#content script").count() == page.locator("#content script[src]").count()
-
-
-def test_an_action_by_keyboard_alone(visit: Visit, session: models.Session) -> None:
-    page = visit.open(f"{LIST}{session.pk}/change/")
-    page.get_by_role("button", name="Clear").focus()
-    page.keyboard.press("Enter")
-    page.wait_for_url("**/clear/")
-    assert "for good" in page.locator("#content").inner_text()
-    page.get_by_role("button", name="Yes, I’m sure").focus()
-    page.keyboard.press("Enter")
-    page.wait_for_url("**/change/")
-    assert "All messages and summaries were deleted." in page.locator(".messagelist").inner_text()
-    assert not models.Message.objects.filter(session=session).exists()

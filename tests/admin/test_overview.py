@@ -162,13 +162,9 @@ def test_retry_compacts_the_failing_sessions(convmemory: ScriptedMemories, setti
         memories[alias].append(key, ChatMessage.human("word"))
     models.Session.objects.exclude(key="well").update(due_since=timezone.now(), last_error="Boom")
     url = f"{LIST}retry/"
-    for client in (staff(), staff("view_session")):
-        assert client.post(url).status_code == 403
     client = staff("view_session", "change_session")
     assert "Retry all that could not be folded" in client.get(URL).content.decode()
     assert "Retry all that could not be folded" not in staff("view_session").get(URL).content.decode()
-    assert client.get(url).status_code == 405
-    assert convmemory.queued == []
     client.post(url, {"alias": "other"})
     assert [job.alias for job in convmemory.queued] == ["other"]
     assert client.post(url)["Location"] == URL
