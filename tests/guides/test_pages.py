@@ -39,7 +39,7 @@ from tests import event_loops, projects
 from tests.openai_server import Behaviour, OpenAIServer, completion
 
 FOLDER = pathlib.Path(__file__).parents[2] / "docs/guides"
-# The others have tests of their own: test_conversations_page, test_testing_in_projects.
+# The others have tests of their own: test_conversations, test_testing_in_projects.
 GUIDES = [path.stem for path in FOLDER.glob("*.md") if path.stem not in {"conversations", "testing"}]
 PAGES = {path.stem: path.read_text(encoding="utf-8") for path in FOLDER.parent.glob("*/*.md")}
 
