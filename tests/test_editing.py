@@ -18,7 +18,7 @@ from django_convmemory.operations.handles import ConversationMemory
 from django_convmemory.store.orm import ORMStore
 from tests.conversations import call
 from tests.folding import MarkerModel, build, covered, session, talk, versions
-from tests.long_sessions import lengthen
+from tests.long_sessions import fill
 from tests.test_redaction import SECRET, Parrot, dump, secretive
 
 pytestmark = [pytest.mark.django_db, pytest.mark.vendors]
@@ -127,13 +127,7 @@ def test_the_statements_of_a_fork_do_not_depend_on_its_length(
     for size in (10, 20_000):
         key = f"of {size}"
         memory = build(MarkerModel(), 10**9)
-        memory.append(key, ChatMessage.human("one"))
-        row = models.Session.objects.get(key=key)
-        lengthen(row, 2, size, content="text", tokens=1)
-        models.Message.objects.filter(session=row, position=1).update(tokens=1, tokens_through=1)
-        models.Session.objects.filter(pk=row.pk).update(
-            last_position=size, unpinned_count=size, unpinned_tokens=size, settled_tokens=size - 1, newest_position=size
-        )
+        fill(memory, key, size)
         began = time.perf_counter()
         with CaptureQueriesContext(connection) as queries:
             copy = memory.fork(key, size, key=f"copy of {size}")
