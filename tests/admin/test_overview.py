@@ -7,18 +7,14 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from django.contrib.admin import AdminSite
 from django.contrib.auth.models import User
-from django.core.exceptions import PermissionDenied
 from django.db import connection
-from django.db.models import QuerySet
-from django.http import HttpRequest
-from django.test import Client, RequestFactory
+from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_convmemory import models
-from django_convmemory.admin import SessionAdmin, overview
+from django_convmemory.admin import overview
 from django_convmemory.admin.overview import Overview
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
@@ -206,21 +202,3 @@ def test_the_number_of_statements_does_not_grow_with_the_rows(settings: Any, cli
 def test_invalid_parameters_are_ignored(query: str, admin_client: Any) -> None:
     answer = admin_client.get(URL + query)
     assert (answer.status_code, answer.context["overview"].alias) == (200, None)
-
-
-def test_an_admin_of_some_sessions_has_an_overview_only_if_it_says_so() -> None:
-    class Some(SessionAdmin):
-        def get_queryset(self, request: HttpRequest) -> QuerySet[models.Session]:
-            return super().get_queryset(request).filter(key="mine")
-
-    class All(Some):
-        def has_overview_permission(self, request: HttpRequest) -> bool:
-            return self.has_view_permission(request)
-
-    request = RequestFactory().post("/")
-    request.user = User.objects.create_superuser("root")
-    some = Some(models.Session, AdminSite())
-    for view in (some.overview_view, some.retry_view):
-        with pytest.raises(PermissionDenied):
-            view(request)
-    assert All(models.Session, AdminSite()).overview_view(request).status_code == 200
