@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
-from django.contrib.auth import get_user_model
 from django.db import connection, transaction
 from django.dispatch import Signal
 from django.test.utils import CaptureQueriesContext
@@ -20,7 +19,6 @@ from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.memory import (
     ConversationBufferMemory,
     ConversationSummaryBufferMemory,
-    ConversationSummaryMemory,
     memories,
 )
 from django_convmemory.messages import ChatMessage
@@ -82,16 +80,6 @@ def test_bad_messages_are_refused_and_nothing_is_written(wrong: list[Any], repai
     assert not models.Session.objects.exists()
 
 
-@pytest.mark.parametrize("limit", [2**31, 2**53, 2**63, 2**200])
-def test_a_limit_larger_than_any_conversation_is_none(limit: int) -> None:
-    for chat in (memory(limit), ConversationSummaryMemory(ORMStore(), ScriptedChatModel([]), limit)):
-        chat.append("s", *[ChatMessage.human("hello")] * 3)
-        assert not chat.append("s", ChatMessage.human("hello")).due
-        assert chat.compact("s") == "not_due"
-        assert chat.sweep() == []
-        assert len(chat.load("s")) == chat.append("s", ChatMessage.system("x")).last_position - 1
-
-
 def test_a_65th_pinned_message_is_refused(chat: ConversationSummaryBufferMemory) -> None:
     chat.append("s", *[ChatMessage.system(str(number)) for number in range(64)])
     with pytest.raises(exceptions.TooManyPinned):
@@ -111,18 +99,6 @@ def test_a_late_tool_result_is_refused_with_the_message_that_closed_its_exchange
 
 
 # Sessions.
-
-
-def test_scopes_keep_the_same_key_apart(chat: ConversationSummaryBufferMemory) -> None:
-    user = get_user_model().objects.create_user("ann")
-    handles = [chat.session("main"), chat.session("main", owner=user), chat.session("main", visitor=str(user.pk))]
-    for number, handle in enumerate(handles):
-        handle.append(ChatMessage.human(f"of {number}"))
-    assert [handle.load()[0].text for handle in handles] == ["of 0", "of 1", "of 2"]
-    row = models.Session.objects.get(owner=user)
-    assert chat.load(row)[0].text == "of 1"
-    user.delete()
-    assert models.Session.objects.count() == 2
 
 
 @pytest.mark.parametrize(
@@ -214,17 +190,6 @@ class Refusing(NullScheduler):
 
     def schedule(self, memory: Any, session_id: int, *, delay: float = 0.0) -> None:
         raise AssertionError("not before the commit")
-
-
-@pytest.mark.django_db(transaction=True)
-def test_a_rollback_of_the_caller_takes_the_append_with_it(chat: ConversationSummaryBufferMemory) -> None:
-    chat.append("s", ChatMessage.human("kept"))
-    with transaction.atomic():
-        chat.append("s", ChatMessage.human("lost"))
-        assert len(chat.load("s")) == 2
-        transaction.set_rollback(True)
-    assert [message.text for message in chat.load("s")] == ["kept"]
-    assert chat.append("s", ChatMessage.human("next")).first_position == 2
 
 
 class Recorder:

@@ -34,11 +34,6 @@ def named(call_id: str, name: str, arguments: str) -> dict[str, Any]:
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-@pytest.fixture
-def session(ann: User) -> SessionHandle:
-    return memories["default"].session("main", owner=ann)
-
-
 def stored(session: SessionHandle) -> list[tuple[str, str]]:
     return [(row.message.role, row.message.text) for row in session.history()]
 
