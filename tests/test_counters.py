@@ -171,6 +171,37 @@ def test_a_session_holds_64_pinned_messages() -> None:
     assert after(HUMAN, start=full).last_position == 65
 
 
+@given(st.data())
+def test_a_batch_knows_what_it_changes_before_the_session_is_read(data: st.DataObject) -> None:
+    before = data.draw(conversations.conversations(max_size=8))
+    calls = conversations.Calls().after(*before)
+    entries = conversations.entries(data.draw(conversations.batches(calls)))
+    batch = Batch(entries)
+    start, _ = Counters().append(conversations.entries(before))
+    end, rows = start.append(entries)
+
+    assert batch.tokens == sum(entry.tokens for entry in entries)
+    assert batch.after.unpinned_tokens == end.unpinned_tokens - start.unpinned_tokens
+    assert batch.after.unpinned_count == end.unpinned_count - start.unpinned_count
+    assert [Pinned(pinned.position + start.last_position, pinned.tokens) for pinned in batch.after.pinned] == list(
+        end.pinned[len(start.pinned) :]
+    )
+    assert [(row.position + start.last_position, row.tokens_through + start.unpinned_tokens) for row in batch.rows] == [
+        (row.position, row.tokens_through) for row in rows
+    ]
+    own = [row.answers and row.answers + start.last_position for row in batch.rows]
+    later = [row.answers if row.answers and row.answers > start.last_position else None for row in rows]
+    assert own == later
+    assert all(mark in start.exchange_calls for mark in batch.leading_results)
+    assert len(batch.leading_results) == sum(
+        row.answers is not None and row.answers <= start.last_position for row in rows
+    )
+    if batch.has_assistant:
+        assert end.settled_tokens == batch.after.settled_tokens + start.unpinned_tokens
+        assert end.newest_position == batch.after.newest_position + start.last_position
+        assert (end.open_calls, end.exchange_calls) == (batch.after.open_calls, batch.after.exchange_calls)
+
+
 def rewound_to(position: int, after: Counters, conversation: list[ChatMessage]) -> Counters:
     """Rewind the counters by the facts about the first messages that a store reads."""
     _, rows = conversations.placed(conversation[:position])
