@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime as dt
-import uuid
 from typing import Any
 
 import pytest
@@ -12,8 +10,6 @@ from django.db.models import Field
 
 from django_convmemory import models
 from django_convmemory.fields import ExactJSONField
-from django_convmemory.messages import ChatMessage
-from django_convmemory.rules.counters import Entry, Row
 from django_convmemory.store import columns
 from tests.folding import MarkerModel, build, session, talk
 
@@ -37,17 +33,6 @@ def test_the_table_has_the_columns_of_the_model() -> None:
     table = {column.name: column.type for column in columns.MESSAGE_COLUMNS}
     stored = {name: field for name, field in fields(models.Message).items() if name != "session"}
     assert table == {name: TYPES[field.get_internal_type()] for name, field in stored.items()}
-
-
-def test_the_values_of_a_row_are_those_of_the_table_in_its_order() -> None:
-    values = columns.row_values(Entry(ChatMessage.human("Hi."), 1), Row(1, 1, None), uuid.uuid4())
-    assert list(values) == [column.name for column in columns.APPENDED]
-
-
-def test_the_columns_that_are_read_begin_with_those_that_a_message_is_made_of() -> None:
-    assert columns.READ_NAMES[:5] == ("role", "kind", "content", "wire", "metadata")
-    message_fields = {field.name for field in dataclasses.fields(ChatMessage)}
-    assert message_fields.issuperset(columns.MORE_NAMES)
 
 
 def sample(field: Field[Any, Any]) -> Any:

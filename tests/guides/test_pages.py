@@ -104,19 +104,6 @@ def test_development_without_a_broker(settings: Any, ann: User) -> None:
     assert [message.id for message in run_checks(tags=["convmemory"])] == ["convmemory.W013"]
 
 
-def test_the_inline_scheduler_of_tests(settings: Any, ann: User) -> None:
-    page = module_of("development", "settings_tests.py")["CONVMEMORY"]
-    [scheduler] = re.findall(r"`(django_convmemory\.scheduling\.InlineScheduler)`", PAGES["development"])
-    settings.CONVMEMORY = {"default": {**page["default"], "SCHEDULER": {"BACKEND": scheduler}}}
-    assert [message.id for message in run_checks(tags=["convmemory"])] == ["convmemory.W002"]
-    settings.DEBUG = True
-    assert run_checks(tags=["convmemory"]) == []
-    session = memories["default"].session("main", owner=ann)
-    for number in range(20):
-        session.append(ChatMessage.human(f"In stop {number} of our tour we see a castle and a museum. " * 50))
-    assert session.load().summary
-
-
 def test_several_assistants(settings: Any, ann: User) -> None:
     settings.CONVMEMORY = module_of("assistants", "settings.py")["CONVMEMORY"]
     conversation = module_of("assistants", "views.py")["conversation"]
