@@ -356,6 +356,21 @@ def test_merged_system_messages_with_content_parts_keep_them() -> None:
     }
 
 
+def test_a_single_system_message_is_merged_with_nothing() -> None:
+    context = put_together(
+        None, system=ChatMessage.system("Be brief.", name="site"), options=Options(roles="one_system")
+    )
+    assert context.to_openai() == [{"role": "system", "content": "Be brief.", "name": "site"}]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_developer_messages_are_merged_into_a_system_message(count: int) -> None:
+    held = snapshot([ChatMessage("developer", "Be brief.")] * count)
+    assert put_together(held).to_openai("one_system") == [
+        {"role": "system", "content": "\n\n".join(["Be brief."] * count)}
+    ]
+
+
 @pytest.mark.parametrize("calls", [None, []])
 def test_an_empty_list_of_calls_is_not_sent(calls: object) -> None:
     reply = ChatMessage.from_openai({"role": "assistant", "content": "Hello.", "tool_calls": calls})
