@@ -27,6 +27,7 @@ from django_convmemory.scheduling import NullScheduler
 from django_convmemory.store.in_memory import InMemoryStore
 from django_convmemory.store.orm import ORMStore
 from tests import event_loops
+from tests.folding import build
 from tests.long_sessions import fill
 from tests.settings import LOOKUPS
 from tests.test_changes_at_once import InThread
@@ -35,8 +36,7 @@ pytestmark = [pytest.mark.vendors, pytest.mark.django_db]
 
 
 def memory(limit: int = 200, **options: Any) -> ConversationSummaryBufferMemory:
-    options.setdefault("scheduler", NullScheduler())
-    return ConversationSummaryBufferMemory(ORMStore(), ScriptedChatModel([]), limit, **options)
+    return build(ScriptedChatModel([]), limit, **options)
 
 
 @pytest.fixture

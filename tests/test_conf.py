@@ -240,7 +240,6 @@ def test_every_unknown_key_and_option_is_reported() -> None:
     [
         {"OPTIONS": {"api_key": "sk-SECRET"}},
         {"BACKEND": OPENAI, "OPTIONS": {"api_key": ["sk-SECRET"]}},
-        {"BACKEND": OPENAI, "OPTIONS": {"api_key": b"sk-SECRET"}},
         {"BACKEND": OPENAI, "OPTIONS": ("api_key", "sk-SECRET")},
         "sk-SECRET",
     ],

@@ -404,7 +404,6 @@ def test_to_text_is_lines_of_role_and_text() -> None:
         (ChatMessage.human([{"type": "text", "text": "a"}, {"type": "image_url", "image_url": "x"}]), "a\n[image_url]"),
         (ChatMessage.ai("a", tool_calls=[{"id": "c"}]), "a\n[calls a tool()]"),
         (ChatMessage.ai(tool_calls=[{"id": "c", "custom": {"name": "run", "input": "ls"}}]), "[calls run(ls)]"),
-        (ChatMessage.ai(tool_calls=[{"id": "c", "function": "run"}]), "[calls a tool()]"),
         (ChatMessage.ai(tool_calls=[{"id": "c", "function": None}]), "[calls a tool()]"),
         (ChatMessage.ai(tool_calls=[{"id": "c", "function": ["run"]}]), "[calls a tool()]"),
     ],

@@ -21,8 +21,8 @@ from django_convmemory.maintenance import integrity
 from django_convmemory.management import choices
 from django_convmemory.management.commands import convmemory_prune
 from django_convmemory.memory import memories
-from django_convmemory.rules.values import AttemptOutcome
 from django_convmemory.testing import ScriptedMemories
+from tests.folding import attempt
 from tests.test_changes_at_once import InThread
 from tests.transfer.records import Terminal, call
 
@@ -264,13 +264,7 @@ def test_prune_waits_for_an_append_that_is_not_committed() -> None:
 
 
 def attempted(days: float, alias: str = "default") -> None:
-    models.Attempt.objects.create(
-        alias=alias,
-        first_position=1,
-        last_position=2,
-        outcome=AttemptOutcome.PUBLISHED,
-        started_at=clock.Clock(-days * DAY),
-    )
+    attempt(alias=alias, started_at=clock.Clock(-days * DAY))
 
 
 @pytest.mark.parametrize("batch", [1, 2, 500])

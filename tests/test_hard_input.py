@@ -18,15 +18,15 @@ from django_convmemory import exceptions, models
 from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.memory import ConversationBufferMemory, ConversationSummaryBufferMemory
 from django_convmemory.messages import ChatMessage
-from django_convmemory.scheduling import NullScheduler
 from django_convmemory.store.orm import ORMStore
 from tests.conversations import call
+from tests.folding import build
 
 pytestmark = pytest.mark.django_db
 
 
 def memory() -> ConversationSummaryBufferMemory:
-    return ConversationSummaryBufferMemory(ORMStore(), ScriptedChatModel([]), 200, scheduler=NullScheduler())
+    return build(ScriptedChatModel([]), 200)
 
 
 @pytest.fixture

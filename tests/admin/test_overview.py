@@ -21,6 +21,7 @@ from django_convmemory.messages import ChatMessage
 from django_convmemory.templatetags import convmemory
 from django_convmemory.testing import ScriptedMemories
 from tests.admin.test_sessions import LIST, staff
+from tests.folding import attempt
 
 pytestmark = [pytest.mark.vendors, pytest.mark.django_db]
 
@@ -28,10 +29,10 @@ URL = f"{LIST}overview/"
 
 
 def call(days: int = 0, alias: str = "default", at: dt.datetime | None = None, **columns: Any) -> None:
-    columns = {"model": "m", "outcome": "published", "duration_seconds": 2.0, "due_seconds": 3.0} | columns
+    columns = {"model": "m", "duration_seconds": 2.0, "due_seconds": 3.0} | columns
     # Days of the calendar: where the clocks have changed since, the same time as now may be another day.
     at = at or timezone.make_aware(timezone.localtime().replace(tzinfo=None) - dt.timedelta(days=days))
-    models.Attempt.objects.create(alias=alias, first_position=1, last_position=2, started_at=at, **columns)
+    attempt(alias=alias, started_at=at, **columns)
 
 
 def test_the_overview_of_an_empty_database() -> None:
