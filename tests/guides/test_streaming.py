@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.core.asgi import get_asgi_application
 from django.db import transaction
 from django.urls import path
 
@@ -34,10 +35,10 @@ a_word_waits = threading.Event()
 
 
 def application() -> Any:
-    django = asgi_server.get_asgi_application()
+    django = get_asgi_application()
 
     async def stuck(scope: Any, receive: Any, send: Any) -> None:
-        sent = []
+        sent: list[Any] = []
 
         async def send_some(event: Any) -> None:
             if len(sent) == 3:  # The headers, the start and a word.
