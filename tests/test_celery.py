@@ -170,45 +170,32 @@ def test_the_sweep_sends_less_when_workers_do_not_keep_up(local_site: Project, s
     assert local_site.depth() == 2
 
 
-def test_a_swept_session_that_was_folded_has_the_next_one_sent(local_site: Project, settings: Any) -> None:
+WINDOW = {"MEMORY": "django_convmemory.memory.ConversationWindowMemory", "CHAT_MODEL": None, "OPTIONS": {}}
+
+
+@pytest.mark.parametrize(("changes", "count"), [({}, 20), (WINDOW, 300)], ids=["folded", "indexed"])
+def test_a_swept_session_that_was_folded_or_indexed_has_the_next_one_sent(
+    changes: dict[str, Any], count: int, local_site: Project, settings: Any
+) -> None:
+    settings.CONVMEMORY = {"default": {**settings.CONVMEMORY["default"], **changes}}
     memory = configured(settings, None)
-    sessions = [append_until_due(memory, key) for key in "abc"]
+    for key in "abc":
+        memory.append(
+            key, *[ChatMessage.human(f"Remark {number} about the cat and the sea") for number in range(count)]
+        )
+    first, second, _ = models.Session.objects.order_by("pk")
     skip(60)
     configured(settings, local_site)
     tasks.sweep(limit=1)
-    [first] = local_site.take().payload[0][1:]
-    assert first == sessions[0].pk
+    assert local_site.take().payload[0] == ["default", first.pk]
 
-    carry_out_the_first_two(local_site, sessions)
-
-
-def carry_out_the_first_two(site: Project, sessions: list[models.Session]) -> None:
-    first, second, _ = sessions
     tasks.compact("default", first.pk, swept=True)
-    assert site.take().payload[:2] == [["default", second.pk], {"swept": True}]
+    assert local_site.take().payload[:2] == [["default", second.pk], {"swept": True}]
     tasks.compact("default", first.pk, swept=True)
-    assert site.depth() == 0  # There was nothing to do.
+    assert local_site.depth() == 0  # There was nothing to do.
     tasks.compact("default", second.pk)
-    assert site.depth() == 0  # It was not swept.
-
-
-def test_a_swept_session_that_was_indexed_has_the_next_one_sent(local_site: Project, settings: Any) -> None:
-    window: dict[str, Any] = {
-        "MEMORY": "django_convmemory.memory.ConversationWindowMemory",
-        "CHAT_MODEL": None,
-        "OPTIONS": {},
-    }
-    settings.CONVMEMORY = {"default": {**settings.CONVMEMORY["default"], **window}}
-    memory = configured(settings, None)
-    for key in "abc":
-        memory.append(key, *[ChatMessage.human(f"Remark {number}") for number in range(300)])
-    sessions = list(models.Session.objects.order_by("pk"))
-    assert all(session.due_since for session in sessions)
-    skip(60)
-    configured(settings, local_site)
-
-    carry_out_the_first_two(local_site, sessions)
-    assert [row(session).indexed_position for session in sessions] == [300, 300, 0]
+    assert local_site.depth() == 0  # It was not swept.
+    assert list(models.Session.objects.order_by("pk").values_list("due_since", flat=True))[:2] == [None, None]
 
 
 def test_the_sweep_sends_for_a_memory_that_schedules_nothing(local_site: Project, settings: Any) -> None:
