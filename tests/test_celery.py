@@ -170,7 +170,11 @@ def test_the_sweep_sends_less_when_workers_do_not_keep_up(local_site: Project, s
     assert local_site.depth() == 2
 
 
-WINDOW = {"MEMORY": "django_convmemory.memory.ConversationWindowMemory", "CHAT_MODEL": None, "OPTIONS": {}}
+WINDOW: dict[str, Any] = {
+    "MEMORY": "django_convmemory.memory.ConversationWindowMemory",
+    "CHAT_MODEL": None,
+    "OPTIONS": {},
+}
 
 
 @pytest.mark.parametrize(("changes", "count"), [({}, 20), (WINDOW, 300)], ids=["folded", "indexed"])
