@@ -7,15 +7,12 @@ import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tomllib
 import venv
 import zipfile
 from collections.abc import Iterator
 
 import pytest
-
-from tests import test_tutorial
 
 ROOT = pathlib.Path(__file__).parent.parent
 PACKAGE = "django_convmemory"
@@ -110,25 +107,6 @@ def test_the_pure_modules_import_where_nothing_else_is_installed(wheel: pathlib.
     code = f"import {PACKAGE}.messages, {PACKAGE}.rules.strategies, {PACKAGE}.store.in_memory, {PACKAGE}.tokens"
 
     subprocess.run([python, "-I", "-W", "error", "-c", code], cwd=tmp_path, check=True)
-
-
-@pytest.mark.slow
-def test_the_tutorial_works_with_the_wheel(
-    wheel: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The app comes from the wheel, and what it depends on from the environment of the tests."""
-    python = installed(wheel, tmp_path / "venv")
-    [site_packages] = (tmp_path / "venv").glob("lib/python*/site-packages")
-    (site_packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
-    where = subprocess.run(
-        [python, "-I", "-c", f"import {PACKAGE}; print({PACKAGE}.__file__)"], check=True, capture_output=True, text=True
-    )
-    assert where.stdout.startswith(str(site_packages))
-    monkeypatch.setattr(sys, "executable", str(python))
-    monkeypatch.delitem(test_tutorial.ENVIRONMENT, "PYTHONPATH")
-
-    (tmp_path / "site").mkdir()
-    test_tutorial.test_what_the_page_tells_to_type_prints_what_it_shows(tmp_path / "site")
 
 
 def test_the_lowest_versions_tested_are_the_lowest_admitted() -> None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import pathlib
-import subprocess
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,8 +19,7 @@ from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.handles import ConversationMemory
 from tests import processes
-from tests.openai_server import Behaviour, OpenAIServer
-from tests.projects import append_until_due, asking, scripted
+from tests.projects import append_until_due, scripted
 from tests.test_sweep_command import alias_settings, due, folded
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -36,15 +33,6 @@ def eventually(true: Callable[[], bool]) -> bool:
     while not (held := true()) and time.monotonic() < ends:
         time.sleep(0.01)  # The other thread works meanwhile.
     return held
-
-
-def start_shell(folder: pathlib.Path, code: str, conversations: dict[str, Any]) -> subprocess.Popen[bytes]:
-    return processes.start(folder, "django", "shell", "--verbosity", "0", "--command", code, CONVMEMORY=conversations)
-
-
-def output(folder: pathlib.Path) -> list[str]:
-    """Return the whole lines that a process has printed."""
-    return [line for line in (folder / "output").read_text().splitlines(keepends=True) if line.endswith("\n")]
 
 
 def threads() -> list[threading.Thread]:
@@ -143,15 +131,6 @@ def test_an_error_does_not_end_the_thread(
     assert len(threads()) == 1
 
 
-# Appends to ten sessions until it is killed.
-APPENDS = """
-import itertools
-from django_convmemory.memory import memories
-
-for number in itertools.count():
-    memories["default"].append(f"s{number % 10}", {"role": "user", "content": f"The cat sat on mat {number}. " * 20})
-    print(number % 10, flush=True)
-"""
 # What the second request of a process does: the first one makes the memories.
 REQUESTS = """
 import time
@@ -167,28 +146,16 @@ while models.Session.objects.due().exists():
 
 
 @pytest.mark.slow
-def test_processes_that_are_killed_lose_nothing(tmp_path: pathlib.Path, settings: Any, server: OpenAIServer) -> None:
-    server.default = Behaviour(text="They talked about the cat and the mat.", latency=0.3)
-    alias = alias_settings(asking(server), THREAD)
-    stored: Counter[str] = Counter()
-    for run in range(3):
-        folder = tmp_path / str(run)
-        folder.mkdir()
-        process = start_shell(folder, APPENDS, {"default": alias})
-        processes.wait_until(lambda: len(output(folder)) >= 100, "a hundred messages are stored")  # noqa: B023
-        process.kill()
-        process.wait()
-        stored.update(f"s{line.strip()}" for line in output(folder))
+def test_a_new_process_folds_what_is_left_and_ends(tmp_path: pathlib.Path, settings: Any) -> None:
+    settings.CONVMEMORY = {"default": alias_settings()}
+    sessions = due(memories["default"], *"abc")
 
-    # A killed process holds its lease until it ends: nobody waits for that here.
-    models.Session.objects.update(lease_expires_at=None)
-    (tmp_path / "last").mkdir()
-    last = start_shell(tmp_path / "last", REQUESTS, {"default": alias})
+    process = processes.start(
+        tmp_path,
+        *("django", "shell", "--verbosity", "0", "--command", REQUESTS),
+        CONVMEMORY={"default": alias_settings(scheduler=THREAD)},
+    )
 
-    assert last.wait(processes.PATIENCE) == 0
-    settings.CONVMEMORY = {"default": alias}
+    assert process.wait(processes.PATIENCE) == 0
+    assert all(map(folded, sessions))
     assert list(integrity.check(models.Session.objects.all())) == []
-    # A message whose process was killed before it said so may be there too.
-    counts = Counter(models.Message.objects.values_list("session__key", flat=True))
-    assert all(0 <= counts[key] - stored[key] <= 3 for key in stored)
-    assert models.Summary.objects.values("session").distinct().count() == 10
