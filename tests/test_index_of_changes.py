@@ -146,16 +146,22 @@ EDITS: dict[str, Callable[[ConversationMemory], Any]] = {
 }
 
 
-@pytest.mark.parametrize("before", [0, 20, 30])
-@pytest.mark.parametrize("edit", EDITS)
-def test_an_edit_between_reading_and_writing_wins(edit: str, before: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``before``: so many messages are indexed already. The others make the last segment longer."""
+def with_secret(count: int) -> ConversationMemory:
+    """Return a memory with the secret at position 30 of 60, whose first ``count`` messages are indexed."""
     memory = build()
     say(memory, 29)
     memory.append("s", ChatMessage.human(SECRET))
     say(memory, 30)
-    if before:
-        index(limit=before)
+    if count:
+        index(limit=count)
+    return memory
+
+
+@pytest.mark.parametrize("before", [0, 20, 30])
+@pytest.mark.parametrize("edit", EDITS)
+def test_an_edit_between_reading_and_writing_wins(edit: str, before: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``before``: so many messages are indexed already. The others make the last segment longer."""
+    memory = with_secret(before)
     edits: list[Callable[[ConversationMemory], Any]] = [EDITS[edit]]
     documents = indexing.documents
 
@@ -177,12 +183,7 @@ def test_an_edit_between_reading_and_writing_wins(edit: str, before: int, monkey
 @pytest.mark.parametrize("before", [0, 20, 30])
 @pytest.mark.parametrize("edit", ["redact", "truncate", "clear"])
 def test_indexing_waits_for_an_edit_and_then_indexes_what_is_left(edit: str, before: int) -> None:
-    memory = build()
-    say(memory, 29)
-    memory.append("s", ChatMessage.human(SECRET))
-    say(memory, 30)
-    if before:
-        index(limit=before)
+    memory = with_secret(before)
     with transaction.atomic():
         EDITS[edit](memory)
         indexer = InThread(index_all)
@@ -215,11 +216,7 @@ def test_a_redaction_waits_for_the_index_and_then_finds_the_words(before: int, m
 
 
 def test_a_fork_whose_original_changes_before_it_is_copied_is_indexed_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    memory = build()
-    say(memory, 29)
-    memory.append("s", ChatMessage.human(SECRET))
-    say(memory, 30)
-    index_all()
+    memory = with_secret(60)
     copied = index_rows.copied
 
     def copied_and_redacted(*arguments: Any) -> Any:
