@@ -111,16 +111,6 @@ def test_the_settings_need_no_broker(settings: Any, monkeypatch: pytest.MonkeyPa
         assert "convmemory.W008" in {message.id for message in checks.run_checks(databases=["default"])}
 
 
-def test_the_largest_prompt_is_the_one_that_the_readme_names(settings: Any) -> None:
-    settings.CONVMEMORY = module_of("settings.py")["CONVMEMORY"]
-    memory = memories["default"]
-    most = settings.CONVMEMORY["default"]["OPTIONS"]["max_context_tokens"]
-    assert memory.options.max_context_tokens == most
-    shares = (memory.strategy.threshold.tokens, memory.options.summary_tokens, memory.options.recall_tokens)
-    assert shares == (most // 3, most // 12, most // 10)
-    assert [Options().sized(limit).max_context_tokens for limit in (100, 2500)] == [6000, 7500]
-
-
 class Site:
     """The view of the README, a user who is logged in, and the server of the model."""
 
@@ -193,7 +183,6 @@ def test_a_retry_finds_the_reply_to_its_own_question(site: Site) -> None:
 
 FAILURES = {
     "a wrong key": Behaviour("unauthorized"),
-    "a body that is not JSON": Behaviour("malformed"),
     "a page instead of an answer": Behaviour("html"),
     "no choice": Behaviour("raw", body={"id": "c", "object": "chat.completion", "choices": []}),
     "an empty reply": Behaviour(text=""),

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pathlib
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -27,14 +26,6 @@ pytestmark = pytest.mark.django_db(transaction=True)
 THREAD = {"BACKEND": "django_convmemory.sweeping.ThreadScheduler"}
 
 
-def eventually(true: Callable[[], bool]) -> bool:
-    """Wait for the thread, which needs a fraction of a second, at most half a minute."""
-    ends = time.monotonic() + 30
-    while not (held := true()) and time.monotonic() < ends:
-        time.sleep(0.01)  # The other thread works meanwhile.
-    return held
-
-
 def threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "convmemory"]
 
@@ -51,7 +42,7 @@ def default(settings: Any) -> Iterator[ConversationMemory]:
 def test_a_session_that_becomes_due_is_folded_in_another_thread(default: ConversationMemory) -> None:
     append_until_due(default, "a")
 
-    assert eventually(lambda: models.Summary.objects.filter(session__key="a").exists())
+    processes.wait_until(lambda: models.Summary.objects.filter(session__key="a").exists(), "it is folded")
     assert len(threads()) == 1
 
 
@@ -64,7 +55,7 @@ def test_an_append_is_stored_where_no_thread_can_be_started(
         assert not default.scheduler.request(default, session.pk, "rebuild")
     assert "No thread can be started" in caplog.text
     append_until_due(default, "b")
-    assert eventually(lambda: models.Summary.objects.values("session").distinct().count() == 2)
+    processes.wait_until(lambda: models.Summary.objects.values("session").distinct().count() == 2, "it is folded")
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -72,9 +63,9 @@ def test_a_thread_that_has_died_is_replaced(default: ConversationMemory, monkeyp
     with monkeypatch.context() as patched:
         patched.setattr(sweeping.Sweeper, "sweep", lambda sweeper: sys.exit())
         append_until_due(default, "a")
-        assert eventually(lambda: not threads())
+        processes.wait_until(lambda: not threads(), "the thread ends")
     append_until_due(default, "b")
-    assert eventually(lambda: models.Summary.objects.values("session").distinct().count() == 2)
+    processes.wait_until(lambda: models.Summary.objects.values("session").distinct().count() == 2, "it is folded")
 
 
 def test_the_first_requests_find_what_a_killed_process_has_left(
@@ -94,17 +85,17 @@ def test_the_first_requests_find_what_a_killed_process_has_left(
     monkeypatch.delattr(mail, "outbox")
     request_started.send(type(default))
 
-    assert eventually(lambda: all(map(folded, sessions)))
+    processes.wait_until(lambda: all(map(folded, sessions)), "it is folded")
     assert not any(map(folded, others))
 
 
 def test_requests_are_carried_out(default: ConversationMemory) -> None:
     append_until_due(default, "a")
-    assert eventually(lambda: models.Summary.objects.filter(session__key="a").count() == 1)
+    processes.wait_until(lambda: models.Summary.objects.filter(session__key="a").count() == 1, "it is folded")
 
     assert default.request_rebuild("a")
 
-    assert eventually(lambda: models.Summary.objects.filter(session__key="a").count() > 1)
+    processes.wait_until(lambda: models.Summary.objects.filter(session__key="a").count() > 1, "it is folded")
 
 
 def test_a_request_is_refused_when_too_many_wait(default: ConversationMemory, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,11 +114,11 @@ def test_an_error_does_not_end_the_thread(
         "default": alias_settings(scheduler=THREAD),
     }
     append_until_due(memories["bad"], "a")
-    assert eventually(lambda: "could not be folded in the background" in caplog.text)
+    processes.wait_until(lambda: "could not be folded in the background" in caplog.text, "the error is logged")
 
     append_until_due(memories["default"], "b")
 
-    assert eventually(lambda: models.Summary.objects.filter(session__key="b").exists())
+    processes.wait_until(lambda: models.Summary.objects.filter(session__key="b").exists(), "it is folded")
     assert len(threads()) == 1
 
 
