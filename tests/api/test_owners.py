@@ -23,7 +23,7 @@ from rest_framework.test import APIClient
 from django_convmemory import models
 from django_convmemory.api import urls
 from django_convmemory.memory import memories
-from django_convmemory.messages import ROLES, ChatMessage
+from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.handles import SessionHandle
 from django_convmemory.testing import ScriptedMemories
 from tests.api.conftest import FIRST, client_of, row_of
@@ -162,19 +162,9 @@ def test_the_owner_may_use_every_endpoint(pattern: URLPattern, anna: User, mine:
         assert response.status_code < 300 or response.status_code == 405, (method, response.content)
         allowed = response["Allow"].split(", ")
         assert (response.status_code != 405) == (("GET" if method == "HEAD" else method) in allowed), method
-
-
-@pytest.mark.parametrize(
-    "pattern", [pattern for pattern in OF_A_SESSION if "messages" in BODIES[pattern.name or ""]], ids=readable_id
-)
-def test_no_role_opens_somebody_elses_session(pattern: URLPattern, mine: SessionHandle, settings: Any) -> None:
-    for kind, stranger in strangers(settings):
-        before = dump_tables()
-        for role in ROLES:
-            message = {"role": role, "content": "hello", **({"tool_call_id": "c"} if role == "tool" else {})}
-            response = send(stranger, pattern, "POST", row_of(mine), {"messages": [message]})
-            assert response.status_code == (403 if kind == "nobody" else 404), (kind, role, response.content)
-            assert dump_tables() == before, (kind, role)
+        # No shared cache may keep a response.
+        assert {"private", "no-cache"} <= set(response["Cache-Control"].split(", ")), method
+        assert {"Accept", "Authorization", "Cookie"} <= set(response["Vary"].split(", ")), method
 
 
 def test_a_list_holds_only_the_users_own_sessions(mine: SessionHandle, settings: Any) -> None:
@@ -209,14 +199,6 @@ def test_a_key_of_somebody_else_is_free(anna: User, mine: SessionHandle, setting
         answer = stranger.post(f"{ROOT}sessions/", {"key": "new", "title": "Mine"}, headers=headers)
         assert answer.status_code == (403 if kind == "nobody" else 201), kind
         assert first.json()["id"] not in answer.content.decode(), kind
-
-
-def test_a_body_cannot_name_the_owner(anna: User) -> None:
-    other = client_of(User.objects.create_user("other"))
-    for field in ("owner", "owner_id", "visitor", "public_id", "name_hash", "id"):
-        refused = other.post(f"{ROOT}sessions/", {field: anna.pk})
-        assert (refused.status_code, refused.json()["errors"][0]["code"]) == (400, "unknown_field"), field
-    assert models.Session.objects.count() == 0
 
 
 @pytest.mark.django_db

@@ -321,23 +321,6 @@ def test_a_page_that_is_loaded_again_reads_the_turn_and_stops_it(api: APIClient,
     assert_problem(api.post(f"{path}stop/", {}), 409, "nothing_to_do")
 
 
-def test_one_request_at_a_time_answers(api: APIClient, chat: SessionHandle) -> None:
-    calls = []
-
-    def slowly(turn: Turn) -> Iterator[str]:
-        calls.append(turn.question.id)
-        threading.Event().wait(0.3)
-        yield "Hello!"
-
-    answers.append(slowly)
-    key = {"Idempotency-Key": "k"}
-    other = InThread(lambda: turns(api, chat, question(), **key).json())
-    one = turns(api, chat, question(), **key).json()
-    assert len(calls) == 1
-    assert {one["replayed"], other.result()["replayed"]} == {False, True}
-    assert one["reply"] == other.result()["reply"]
-
-
 def test_a_request_that_waited_too_long_is_told_when_to_come_again(
     api: APIClient, chat: SessionHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
