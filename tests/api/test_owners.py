@@ -5,7 +5,6 @@ A new endpoint is tested too. Its tests fail until ``BODIES`` has a body for it.
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
 import json
 import uuid
@@ -59,7 +58,7 @@ BODIES: dict[str, Any] = {
     "export": {},
 }
 # What a query string has to have.
-PARAMETERS = {"search": "?q=secret", "search-all": "?q=secret"}
+PARAMETERS = dict.fromkeys(("search", "search-all"), "?q=secret&limit=5&neighbours=2")
 OF_A_SESSION = [pattern for pattern in urls.urlpatterns if "session_id" in str(pattern.pattern)]
 
 
@@ -94,6 +93,22 @@ def send(client: APIClient, pattern: URLPattern, method: str, session: models.Se
         content_type="application/json",
         headers=headers,
     )
+
+
+def send_and_undo(client: APIClient, pattern: URLPattern, method: str, session: models.Session) -> Any:
+    """Send a request, and undo what it changes. A question is not answered inside a transaction: its turn stays."""
+    if pattern.name == "turns":
+        return send(client, pattern, method, session)
+    with transaction.atomic():
+        response = send(client, pattern, method, session)
+        transaction.set_rollback(True)
+    return response
+
+
+def open_turn() -> None:
+    """Have a model answer the first message of each session."""
+    open_until = timezone.now() + dt.timedelta(minutes=1)
+    models.Session.objects.update(turn_token="t" * 32, turn_question=1, turn_expires_at=open_until)
 
 
 def dump_tables() -> str:
@@ -152,13 +167,9 @@ def test_somebody_elses_session_does_not_exist(pattern: URLPattern, mine: Sessio
 @pytest.mark.parametrize("pattern", OF_A_SESSION, ids=readable_id)
 def test_the_owner_may_use_every_endpoint(pattern: URLPattern, anna: User, mine: SessionHandle) -> None:
     if pattern.name == "stop":
-        open_until = timezone.now() + dt.timedelta(minutes=1)
-        models.Session.objects.update(turn_token="t" * 32, turn_question=1, turn_expires_at=open_until)
+        open_turn()
     for method in METHODS:
-        # A question is not answered inside a transaction.
-        with contextlib.nullcontext() if pattern.name == "turns" else transaction.atomic():
-            response = send(client_of(anna), pattern, method, row_of(mine))
-            transaction.set_rollback(pattern.name != "turns")
+        response = send_and_undo(client_of(anna), pattern, method, row_of(mine))
         assert response.status_code < 300 or response.status_code == 405, (method, response.content)
         allowed = response["Allow"].split(", ")
         assert (response.status_code != 405) == (("GET" if method == "HEAD" else method) in allowed), method

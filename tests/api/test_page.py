@@ -152,6 +152,12 @@ WRONG: list[tuple[Any, str]] = [
     ({"MAX_MESSAGES": 0}, "MAX_MESSAGES must be at least 1"),
     ({"MAX_MESSAGES": "7"}, "MAX_MESSAGES must be int"),
     ({"MAX_PAGE_SIZE": True}, "MAX_PAGE_SIZE must be int"),
+    ({"RESPONDER": 7}, "RESPONDER must be str or None"),
+    ({"RESPONDER": "nowhere.ask"}, "RESPONDER names 'nowhere.ask', but: No module named 'nowhere'"),
+    ({"RESPONDER": f"{__name__}.PAGE"}, "RESPONDER must name a function"),
+    ({"RESPONDER_OPTIONS": ["system"]}, "must be a dict or the path of a function"),
+    ({"RESPONDER_OPTIONS": {"sytem": "x"}}, "unknown key 'sytem'. The keys are system, max_tokens, recall"),
+    ({"RESPONDER_OPTIONS": "nowhere.options"}, "RESPONDER_OPTIONS names 'nowhere.options', but: No module"),
 ]
 
 

@@ -11,12 +11,10 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.core.checks import Error
 from rest_framework.exceptions import PermissionDenied
 from rest_framework.test import APIClient
 
 from django_convmemory import models
-from django_convmemory.api import conf
 from django_convmemory.api.throttles import FixedWindowThrottle
 from django_convmemory.api.views.turns import TurnList
 from django_convmemory.memory import memories
@@ -363,21 +361,3 @@ def test_turns_of_somebody_else_do_not_exist(chat: SessionHandle) -> None:
     own = chat.history()[0].id
     assert other.get(url_of(theirs, f"turns/{own}/")).status_code == 404
     assert turns(other, theirs, {"again": str(own)}).json()["code"] == "unknown_message"
-
-
-WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"RESPONDER": 7}, "RESPONDER must be str or None"),
-    ({"RESPONDER": "nowhere.ask"}, "RESPONDER names 'nowhere.ask', but: No module named 'nowhere'"),
-    ({"RESPONDER": f"{__name__}.EVENTS"}, "RESPONDER must name a function"),
-    ({"RESPONDER_OPTIONS": ["system"]}, "must be a dict or the path of a function"),
-    ({"RESPONDER_OPTIONS": {"sytem": "x"}}, "unknown key 'sytem'. The keys are system, max_tokens, recall"),
-    ({"RESPONDER_OPTIONS": "nowhere.options"}, "RESPONDER_OPTIONS names 'nowhere.options', but: No module"),
-]
-
-
-@pytest.mark.parametrize(("configured", "problem"), WRONG)
-def test_wrong_settings_are_reported(settings: Any, configured: dict[str, Any], problem: str) -> None:
-    settings.CONVMEMORY_API = configured
-    [error] = conf.check_settings()
-    assert isinstance(error, Error)
-    assert problem in error.msg
