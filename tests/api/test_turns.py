@@ -15,7 +15,6 @@ from rest_framework.exceptions import PermissionDenied
 from rest_framework.test import APIClient
 
 from django_convmemory import models
-from django_convmemory.api.throttles import FixedWindowThrottle
 from django_convmemory.api.views.turns import TurnList
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
@@ -330,14 +329,6 @@ def test_a_request_that_waited_too_long_is_told_when_to_come_again(
     busy = turns(api, chat, question())
     assert (busy.status_code, busy.json()["code"]) == (409, "turn_in_progress")
     assert busy["Retry-After"] == "5"
-
-
-def test_turns_have_a_rate(api: APIClient, chat: SessionHandle, monkeypatch: pytest.MonkeyPatch) -> None:
-    # No minute ends in between.
-    monkeypatch.setattr(FixedWindowThrottle, "timer", staticmethod(lambda: 60_000.0))
-    for _ in range(20):
-        assert turns(api, chat, {}).status_code == 400
-    assert turns(api, chat, {}).status_code == 429
 
 
 def test_without_a_responder_the_addresses_do_not_exist(api: APIClient, chat: SessionHandle, settings: Any) -> None:

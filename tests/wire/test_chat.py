@@ -73,6 +73,10 @@ def test_unknown_fields_of_merged_messages_stay() -> None:
     }
 
 
+def test_a_single_message_of_the_developer_is_the_systems() -> None:
+    assert roles_and_texts(ChatMessage("developer", "B.")) == [("system", "B.")]
+
+
 @given(conversations.conversations())
 def test_twice_is_as_once(conversation: list[ChatMessage]) -> None:
     counters, rows = conversations.placed(conversation)
