@@ -76,6 +76,12 @@ def outcomes() -> list[str]:
     return list(models.Attempt.objects.order_by("pk").values_list("outcome", flat=True))
 
 
+def attempt(**columns: Any) -> models.Attempt:
+    """Store a call of a model."""
+    usual = {"alias": "default", "outcome": "published", "first_position": 1, "last_position": 2}
+    return models.Attempt.objects.create(**usual | columns)
+
+
 def covered(text: str) -> list[int]:
     return [int(mark) for mark in MARKER.findall(text)]
 

@@ -90,20 +90,6 @@ def test_a_redaction_deletes_the_hash_of_a_key_whose_other_messages_were_removed
         assert models.UsedKey.objects.get().content == ""
 
 
-def test_a_view_whose_keys_are_positions_loses_no_reply_in_silence(store: Store) -> None:
-    chat = build(MarkerModel(), 10**6, store=store).session("s")
-
-    def answer(after: int, question: str, reply: str) -> None:
-        receipt = chat.replace(after, ChatMessage.human(question))
-        chat.append(ChatMessage.ai(reply), idempotency_key=f"reply-to-{receipt.last_position}")
-
-    answer(0, "Where do we eat?", "In Alfama.")
-    for reply, told in (("In Belém.", "stored other content at position 2"), ("In Alfama.", "were removed since")):
-        with pytest.raises(exceptions.IdempotencyConflict, match=told):
-            answer(0, "Where do we eat tomorrow?", reply)
-    assert [stored.message.text for stored in chat.history()] == ["Where do we eat tomorrow?"]
-
-
 def grow_old(store: Store, days: float) -> None:
     """Let the messages of the used keys be removed so many days ago."""
     if isinstance(store, InMemoryStore):

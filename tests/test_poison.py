@@ -71,17 +71,6 @@ def test_what_has_no_words_costs_no_call(store: Store, poison: list[ChatMessage]
         assert outcomes() == []
 
 
-def test_words_after_an_empty_summary_make_the_first_text(store: Store) -> None:
-    memory = build(MarkerModel(), store=store)
-    memory.append("s", ChatMessage.human("." * 1000), ChatMessage.ai("!" * 200))
-    assert memory.compact("s") == "published"
-    assert memory.load("s").summary is None
-    talk(memory, 10)
-    assert memory.compact("s") == "published"
-    assert covered(memory.load("s").to_text()) == list(range(3, 13))
-    assert_sound(memory)
-
-
 def test_a_recount_gives_an_empty_summary_no_tokens() -> None:
     memory = build(MarkerModel(), store=ORMStore())
     memory.append("s", ChatMessage.human("." * 1000), ChatMessage.ai("!" * 200))

@@ -13,10 +13,8 @@ from django_convmemory import exceptions, models
 from django_convmemory.memory import ConversationBufferMemory
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.handles import ConversationMemory
-from django_convmemory.store import appending
-from django_convmemory.store.in_memory import InMemoryStore
+from django_convmemory.store import Store, appending
 from django_convmemory.store.orm import ORMStore
-from tests import event_loops
 from tests.test_changes_at_once import InThread
 
 pytestmark = pytest.mark.vendors
@@ -31,9 +29,9 @@ def nested(levels: int) -> dict[str, Any]:
     return value
 
 
-@pytest.fixture(params=[ORMStore, InMemoryStore])
-def memory(request: pytest.FixtureRequest, db: None) -> ConversationMemory:
-    return ConversationBufferMemory(request.param())
+@pytest.fixture
+def memory(store: Store) -> ConversationMemory:
+    return ConversationBufferMemory(store)
 
 
 def test_a_session_is_created_empty_and_appended_to(memory: ConversationMemory) -> None:
@@ -150,23 +148,6 @@ def test_what_cannot_be_stored_is_refused(memory: ConversationMemory, fields: di
         with pytest.raises(exceptions.InvalidArgument, match="revision must be a whole number"):
             memory.delete("main", revision)  # type: ignore[arg-type]
     assert memory.load("main").revision == 0
-
-
-@pytest.mark.django_db(transaction=True)
-def test_the_asynchronous_operations_do_the_same() -> None:
-    memory = ConversationBufferMemory(ORMStore())
-
-    async def use() -> bool:
-        chat = memory.session("main")
-        await chat.acreate(title="old")
-        await chat.aupdate(title="new")
-        assert await memory.adelete("main", 0)
-        await memory.acreate("main")
-        await memory.aupdate("main", metadata={"a": 1})
-        return await chat.adelete()
-
-    assert event_loops.run(use())
-    assert not models.Session.objects.exists()
 
 
 @pytest.mark.django_db(transaction=True)
