@@ -26,7 +26,7 @@ if not apps.ready:
 
 from django_convmemory import models
 from django_convmemory.fold import identifiers
-from django_convmemory.management.output import counted, printable
+from django_convmemory.management.choices import counted, printable
 from django_convmemory.memory import memories
 from django_convmemory.search import ranking, searching, tokenizer
 from django_convmemory.store import columns

@@ -68,14 +68,13 @@ def check_settings(**kwargs: Any) -> list[checks.CheckMessage]:
 
 def check_scheduler(**kwargs: Any) -> list[checks.CheckMessage]:
     """convmemory.W002 and W013: requests wait for the model, or summaries are made beside requests."""
-    if settings.DEBUG:
-        return []
-    schedulers = {alias: conf.read(alias).arguments.get("scheduler") for alias in _aliases()}
     return [
-        checks.Warning(f'CONVMEMORY["{alias}"] uses the {type(scheduler).__name__}: {what}.', hint=hint, id=check)
-        for alias, scheduler in schedulers.items()
+        checks.Warning(
+            f'CONVMEMORY["{memory.alias}"] uses the {type(memory.scheduler).__name__}: {what}.', hint=hint, id=check
+        )
+        for memory in ([] if settings.DEBUG else _memories())
         for attribute, check, what, hint in _NO_WORKERS
-        if getattr(scheduler, attribute, False)
+        if getattr(memory.scheduler, attribute, False)
     ]
 
 
@@ -130,11 +129,8 @@ def check_routers(**kwargs: Any) -> list[checks.CheckMessage]:
     return [
         message
         for using in _session_databases()
-        for message in (
-            *_check_owners(using, router.db_for_write(get_user_model())),
-            *_check_referring_tables(using),
-            *_check_other_databases(using),
-        )
+        for check in (_check_owners, _check_referring_tables, _check_other_databases)
+        for message in check(using)
     ]
 
 
@@ -152,11 +148,11 @@ def _check_referring_tables(using: str) -> Iterator[checks.CheckMessage]:
             )
 
 
-def _check_owners(using: str, users: str) -> Iterator[checks.CheckMessage]:
-    """Sessions are in the database ``using`` and users in the database ``users``."""
+def _check_owners(using: str) -> Iterator[checks.CheckMessage]:
+    user = get_user_model()
+    users = router.db_for_write(user)
     if users not in list(connections) or _identity(using) == _identity(users):
         return
-    user = get_user_model()
     hint = (
         f'To have owners, put the app "convmemory" into "{users}". To keep sessions apart, give them a visitor= '
         "instead of an owner=. The documentation has a page about several databases that shows both."
@@ -283,14 +279,6 @@ def _check_backends(using: str) -> Iterator[checks.CheckMessage]:
                 yield checks.Warning(
                     f"memories[{memory.alias!r}]: {problem.rstrip('.')}.", hint=hint, id="convmemory.W008"
                 )
-
-
-def _aliases() -> list[str]:
-    """Return the aliases of the settings, or none if :func:`check_settings` reports that there are no aliases."""
-    try:
-        return conf.aliases()
-    except conf.InvalidSettings:
-        return []
 
 
 def _memories() -> list[ConversationMemory]:

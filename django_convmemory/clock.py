@@ -28,11 +28,9 @@ def sql(vendor: str) -> str:
 
 def sql_later(vendor: str, name: str) -> str:
     """Return the SQL of the current time plus the parameter ``name``: see :func:`later`. For PostgreSQL and SQLite."""
-    return (
-        f"({sql(vendor)} + %({name})s * INTERVAL '1 second')"
-        if vendor == "postgresql"
-        else _sqlite(f"'now', %({name})s")
-    )
+    if vendor == "postgresql":
+        return f"({sql(vendor)} + %({name})s * INTERVAL '1 second')"
+    return _sqlite(f"'now', %({name})s")
 
 
 def later(vendor: str, seconds: float) -> float | str:

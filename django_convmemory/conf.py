@@ -2,7 +2,7 @@
 
 Checks and memories read the settings with the same code. If the checks pass, the memories can be built.
 
-Each reader raises :class:`InvalidSettings`, and :func:`read` collects what they raise: a site learns every problem at
+Each reader raises :class:`InvalidSettings`, and :func:`build` collects what they raise: a site learns every problem at
 once. Much of this module is their messages, which say what is wrong, where, and how to repair it.
 """
 
@@ -80,14 +80,6 @@ def from_settings(kind: type[Fields], name: str) -> Fields:
         raise ImproperlyConfigured(f"{name}: {error}") from None
 
 
-class Parts(NamedTuple):
-    """What the settings of one alias describe. The memory can be built if there are no problems."""
-
-    memory_class: type[ConversationMemory] | None
-    arguments: dict[str, Any]
-    problems: list[Problem]
-
-
 class _Backend(NamedTuple):
     """A kind of backend: its check, the argument of the memory that takes it, and the attributes that it must have."""
 
@@ -119,9 +111,7 @@ def build(alias: str) -> ConversationMemory:
     # The ORM store imports the models, which need Django's apps. A memory built in code needs neither.
     from django_convmemory.store.orm import ORMStore
 
-    memory_class, arguments, problems = read(alias)
-    if problems or memory_class is None:
-        raise InvalidSettings(*problems)
+    memory_class, arguments = _read(alias)
     try:
         memory = memory_class(ORMStore(), **arguments, zone=timezone.get_default_timezone())
     except (TypeError, ValueError) as error:
@@ -162,8 +152,8 @@ def problems() -> list[Problem]:
     return problems
 
 
-def read(alias: str) -> Parts:
-    """Read the settings of ``alias``. Invalid settings raise nothing: they are in ``problems``."""
+def _read(alias: Any) -> tuple[type[ConversationMemory], dict[str, Any]]:
+    """Return the class of the memory of ``alias``, and its arguments. Raises InvalidSettings with every problem."""
     memory_class: type[ConversationMemory] | None = None
     arguments: dict[str, Any] = {"alias": alias}
     problems: list[Problem] = []
@@ -171,9 +161,10 @@ def read(alias: str) -> Parts:
     configured = _by_alias()[alias]
     if not isinstance(configured, Mapping):
         message = f"{where} must be a dict, not {_shape(configured)}."
-        return Parts(None, {}, [Problem("convmemory.E001", message, "Write {} for the defaults.")])
-    with _collecting(problems):
-        _check_alias(alias)
+        raise _invalid("convmemory.E001", message, "Write {} for the defaults.")
+    if not isinstance(alias, str) or not 0 < len(alias) <= MAX_ALIAS_LENGTH:
+        hint = f"Use a string of 1 to {MAX_ALIAS_LENGTH} characters."
+        problems.append(Problem("convmemory.E001", f"CONVMEMORY has the invalid alias {alias!r:.120}.", hint))
     with _collecting(problems):
         _check_known("convmemory.E002", where, "key", configured, DEFAULTS)
     chosen = {**DEFAULTS, **configured}
@@ -189,7 +180,9 @@ def read(alias: str) -> Parts:
     if "CHAT_MODEL" in backends:
         with _collecting(problems):
             arguments["price"] = _price(chosen["CHAT_MODEL"], f'{where}["CHAT_MODEL"]["PRICE"]')
-    return Parts(memory_class, arguments, problems)
+    if problems or memory_class is None:
+        raise InvalidSettings(*problems)
+    return memory_class, arguments
 
 
 @contextlib.contextmanager
@@ -225,15 +218,6 @@ def _by_alias() -> Mapping[str, Any]:
     else:
         return configured
     raise _invalid("convmemory.E001", message, 'Write CONVMEMORY = {"default": {…}}, as for CACHES.')
-
-
-def _check_alias(alias: object) -> None:
-    if not isinstance(alias, str) or not 0 < len(alias) <= MAX_ALIAS_LENGTH:
-        raise _invalid(
-            "convmemory.E001",
-            f"CONVMEMORY has the invalid alias {alias!r:.120}.",
-            f"Use a string of 1 to {MAX_ALIAS_LENGTH} characters.",
-        )
 
 
 def _check_known(check_id: str, where: str, noun: str, names: Iterable[object], known: Collection[str]) -> None:

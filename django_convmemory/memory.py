@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
@@ -14,12 +14,12 @@ from django_convmemory import conf, tokens
 from django_convmemory.chat_models.base import ChatModel
 from django_convmemory.exceptions import UnknownAlias
 from django_convmemory.messages import ChatMessage, spoken
+from django_convmemory.operations.folding import asynchronous
 from django_convmemory.operations.handles import ConversationMemory, SessionHandle
-from django_convmemory.operations.twins import asynchronous
 from django_convmemory.rules import strategies
 from django_convmemory.rules.values import Receipt
 from django_convmemory.scheduling import NullScheduler
-from django_convmemory.store.either import Store
+from django_convmemory.store import Store
 from django_convmemory.store.in_memory import InMemoryStore
 
 __all__ = [
@@ -182,9 +182,6 @@ class _LineCounter:
         return self.count_text(line(message))
 
 
-_Change = Callable[[ConversationMemory], Callable[[], None]]
-
-
 class Memories:
     """The memories of ``settings.CONVMEMORY`` by alias. Each is made at its first use.
 
@@ -195,8 +192,6 @@ class Memories:
     def __init__(self) -> None:
         self._made: dict[str, ConversationMemory] = {}
         self._lock = threading.RLock()
-        self._change: _Change | None = None
-        self._undo: list[Callable[[], None]] = []
 
     def __getitem__(self, alias: str) -> ConversationMemory:
         memory = self._made.get(alias)
@@ -235,26 +230,6 @@ class Memories:
         with self._lock:
             self._made.clear()
 
-    @contextlib.contextmanager
-    def changed(self, change: _Change) -> Iterator[None]:
-        """Change every memory that exists or is made meanwhile. Undo the changes at the end.
-
-        ``change`` is called with a memory, changes it in place, and returns a function that undoes the change. It
-        changes memories in place because a site may hold one in a variable of a module. This is for the test kit, and
-        only one change at a time is possible.
-        """
-        try:
-            # Memories are made under this lock, so each is made either before the change or after it.
-            with self._lock:
-                self._undo.extend(map(change, self._made.values()))
-                self._change = change
-            yield
-        finally:
-            with self._lock:
-                self._change = None
-                while self._undo:
-                    self._undo.pop()()
-
     def _sharing(self, memory: ConversationMemory) -> tuple[str, ...]:
         """Return the aliases whose tasks go where those of ``memory`` go."""
         shared = [memory.alias]
@@ -271,8 +246,6 @@ class Memories:
             raise UnknownAlias(f"CONVMEMORY has no alias {alias!r}. Use one of these: {known}.")
         memory: ConversationMemory = conf.build(alias)
         memory.sharing = functools.cache(functools.partial(self._sharing, memory))
-        if self._change is not None:
-            self._undo.append(self._change(memory))
         return memory
 
 

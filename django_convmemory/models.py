@@ -23,8 +23,7 @@ from django_convmemory.fields import ExactCharField, ExactJSONField
 from django_convmemory.rules.counters import Counters, Covered, Pinned
 from django_convmemory.rules.pause import UNTIL_ANSWERED, Pause, Reason
 from django_convmemory.rules.strategies import Threshold
-from django_convmemory.rules.used_keys import FORGOTTEN_AFTER
-from django_convmemory.rules.values import MAX_MODEL_NAME, AttemptOutcome, SessionName, SummaryVersion
+from django_convmemory.rules.values import FORGOTTEN_AFTER, MAX_MODEL_NAME, AttemptOutcome, SessionName, SummaryVersion
 from django_convmemory.signals import content_changed
 
 
@@ -46,6 +45,7 @@ _CLOCK_SKEW = 5.0
 
 class SessionQuerySet(models.QuerySet["Session"]):
     def named(self, name: SessionName) -> SessionQuerySet:
+        """The one session with this name, or no session."""
         rows = self.filter(name_hash=name.name_hash)
         return rows if name.row_id is None else rows.filter(pk=name.row_id)
 
@@ -250,7 +250,7 @@ class Session(models.Model):
     # the owner is changed.
     revision = models.BigIntegerField(_("revision"), default=0)
     details = models.BigIntegerField(_("revision of the details"), default=0)
-    # When a session is deleted, its forks become forks of its original: see _hand_on_forks.
+    # When a session is deleted, its forks become forks of its original: see _before_deletion.
     forked_from = models.ForeignKey(
         "self",
         verbose_name=_("forked from"),
@@ -270,7 +270,7 @@ class Session(models.Model):
 
     objects = SessionQuerySet.as_manager()
 
-    # Set by a store that has locked the row before it read it: _hand_on_forks then need not do either again.
+    # Set by a store that has locked the row before it read it: _before_deletion then need not do either again.
     locked = False
     # Set by a store that was asked to create a session which an earlier request with the same idempotency key created.
     replayed = False
@@ -347,8 +347,7 @@ def counters_of(values: Sequence[Any]) -> Counters:
 
 def counter_columns(counters: Counters) -> dict[str, Any]:
     """Return the values of the columns that hold ``counters``."""
-    return {
-        **{column: getattr(counters, column) for column in COUNTER_COLUMNS},
+    return counters._asdict() | {
         "pinned": write_pinned(counters.pinned),
         "pinned_count": len(counters.pinned),
         "pinned_tokens": sum(pinned.tokens for pinned in counters.pinned),
@@ -365,21 +364,19 @@ def write_pinned(pinned: tuple[Pinned, ...]) -> str:
     return "".join(f" {message.position}:{message.tokens}" for message in pinned)
 
 
-# The columns of a session that is not due, has no lease and has not failed.
-NOT_COMPACTING: dict[str, Any] = {
-    "due_since": None,
-    "queued_at": None,
-    "attempts": 0,
-    "next_attempt_at": None,
-    "lease_token": "",
-    "lease_expires_at": None,
-    "last_error": "",
+# The columns of a session that is not due, has no lease and has not failed, as they are in a new session.
+_COMPACTION = {"due_since", "queued_at", "attempts", "next_attempt_at", "lease_token", "lease_expires_at", "last_error"}
+NOT_COMPACTING = {
+    field.name: field.get_default() for field in Session._meta.concrete_fields if field.name in _COMPACTION
 }
 
 
 @receiver(signals.pre_delete, sender=Session)
-def _hand_on_forks(sender: type[Session], instance: Session, using: str, **kwargs: Any) -> None:
-    """Make the forks of a deleted session forks of its original, so that a redaction there still reaches them."""
+def _before_deletion(sender: type[Session], instance: Session, using: str, **kwargs: Any) -> None:
+    """Make the forks of a deleted session forks of its original, so that a redaction there still reaches them.
+
+    Then tell the site that the content of the session goes.
+    """
     sessions = Session.objects.using(using)
     if instance.locked:
         origins = [instance.forked_from_id]
@@ -389,10 +386,6 @@ def _hand_on_forks(sender: type[Session], instance: Session, using: str, **kwarg
         origins = list(sessions.filter(pk=instance.pk).values_list("forked_from", flat=True))
     for origin in origins:
         sessions.filter(forked_from=instance).update(forked_from=origin)
-
-
-@receiver(signals.pre_delete, sender=Session)
-def _tell_of_deletion(sender: type[Session], instance: Session, using: str, **kwargs: Any) -> None:
     content_changed.send(sender, using=using, session_id=instance.pk, first=1, last=None, copied_from=None)
 
 
@@ -457,7 +450,7 @@ class UsedKeyQuerySet(models.QuerySet["UsedKey"]):
 
 
 class UsedKey(models.Model):
-    """An idempotency key that has stored messages. :mod:`.store.used_keys` says what a retry with it does."""
+    """An idempotency key that has stored messages. :mod:`.rules.values` says what a retry with it does."""
 
     pk = models.CompositePrimaryKey("session_id", "key_hash")
     session = _of_session("convmemory_used_keys")

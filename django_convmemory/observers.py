@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import logging
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from django_convmemory.chat_models.base import ChatModel, ChatRequest, ChatResponse
 from django_convmemory.search.hits import Hit
@@ -149,29 +149,23 @@ def originating(origin: object) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _observed(makers: Sequence[Callable[[T], Manager]], operation: T) -> Iterator[T]:
-    """Enter the context managers that ``makers`` return for ``operation``, as far as they raise nothing."""
+    """Enter the context managers that ``makers`` return for ``operation``. Their own errors are only logged."""
     with contextlib.ExitStack() as stack:
         for make in makers:
-            stack.enter_context(_harmless(make, operation))
+            try:
+                manager = make(operation)
+                manager.__enter__()
+            except Exception:
+                logger.exception(_FAILED, make)
+            else:
+                stack.push(functools.partial(_exit, manager))
         yield operation
 
 
-@contextlib.contextmanager
-def _harmless(make: Callable[[T], Manager], operation: T) -> Iterator[None]:
-    """Enter one of them. Its own errors are logged, and it swallows no other ones."""
-    manager: Manager = contextlib.nullcontext()
+def _exit(manager: Manager, kind: Any, error: BaseException | None, traceback: Any) -> None:
+    """Leave one of them. It swallows no error of the operation."""
     try:
-        made = make(operation)
-        made.__enter__()
-        manager = made
-    except Exception:
-        logger.exception(_FAILED, make)
-    try:
-        yield
-    finally:
-        kind, error, traceback = sys.exc_info()
-        try:
-            manager.__exit__(kind, error, traceback)
-        except Exception as raised:
-            if raised is not error:
-                logger.exception(_FAILED, manager)
+        manager.__exit__(kind, error, traceback)
+    except Exception as raised:
+        if raised is not error:
+            logger.exception(_FAILED, manager)

@@ -298,11 +298,8 @@ class BrokerConnection:
             connection = app.connection_for_write(
                 connect_timeout=BROKER_TIMEOUT,
                 transport_options={
-                    # By default, kombu retries a refused connection with pauses. So it tries each broker once.
-                    "max_retries": len(_brokers(app)) - 1,
-                    "interval_start": 0,
-                    "interval_step": 0,
-                    "interval_max": 0,
+                    # By default, kombu retries a refused connection with pauses.
+                    **dict.fromkeys(("interval_start", "interval_step", "interval_max"), 0),
                     # Redis.
                     "socket_connect_timeout": BROKER_TIMEOUT,
                     "socket_timeout": BROKER_TIMEOUT,
@@ -313,16 +310,12 @@ class BrokerConnection:
                     "confirm_publish": True,
                 },
             )
+            # It tries each broker once. If there is only one, kombu lists no alternatives.
+            connection.transport_options["max_retries"] = max(0, len(connection.alt) - 1)  # type: ignore[index]
             connection.transport  # noqa: B018  imports its libraries
             self._connection = connection
             self._producer = app.amqp.Producer(connection, auto_declare=False)
         return self._producer
-
-
-def _brokers(app: Celery) -> list[str]:
-    """Return the broker URLs of the app. Celery takes a list of URLs, or one text with several."""
-    setting: Any = app.conf.broker_write_url or "amqp://"
-    return [url for urls in ([setting] if isinstance(setting, str) else setting) for url in urls.split(";")]
 
 
 # By process id: a forked child must not use or close its parent's connection, or wait for its lock. The parent's entry

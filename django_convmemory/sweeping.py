@@ -76,10 +76,9 @@ class Sweeper:
         while running and not self.stopped():
             outcomes = running.popleft()
             try:
-                counts[next(outcomes)] += 1
-                running.append(outcomes)
-            except StopIteration:
-                pass
+                if outcome := next(outcomes, None):
+                    counts[outcome] += 1
+                    running.append(outcomes)
             except BrokerUnavailable as error:
                 logger.error("%s", error)
                 counts["ended early"] += 1

@@ -309,13 +309,13 @@ class CeleryScheduler:
 
     def request(self, memory: Memory, session_id: int, work: Work) -> bool:
         """Send the task for ``work``. Return whether it was sent. Never raises."""
+        task = compact if work in ("compact", "retry") else rebuild
         if _eager():
-            _here(_TASKS[work], memory, session_id, **REQUESTED[work])
+            _here(task, memory, session_id, **REQUESTED[work])
             return True
-        task = _TASKS[work].name
         # No sweep would send it again, so it does not expire.
         options = self._options(memory) | {"expiration": None} | _headers()
-        hint = Hint(task, memory.alias, session_id, options, REQUESTED[work])
+        hint = Hint(task.name, memory.alias, session_id, options, REQUESTED[work])
         return sender().send(hint, compact.app, wait=True)
 
     def send(
@@ -360,14 +360,6 @@ def _headers() -> dict[str, Any]:
     return {"headers": {_ORIGIN: headers}} if headers else {}
 
 
-_TASKS: dict[Work, Task[..., None]] = {
-    "compact": compact,
-    "retry": compact,
-    "rebuild": rebuild,
-    "replace_stand_ins": rebuild,
-}
-
-
 def _eager() -> bool:
     try:
         return bool(compact.app.conf.task_always_eager)
@@ -381,11 +373,8 @@ def _must_wait() -> bool:
         return True
     # Without one of these options, uWSGI's processes run only the request's own thread, and only during a request.
     uwsgi = sys.modules.get("uwsgi")
-    return uwsgi is not None and not {"enable-threads", "threads"} & {_text(name) for name in getattr(uwsgi, "opt", ())}
-
-
-def _text(name: str | bytes) -> str:
-    return name.decode() if isinstance(name, bytes) else name
+    threaded = {"enable-threads", "threads", b"enable-threads", b"threads"}
+    return uwsgi is not None and threaded.isdisjoint(getattr(uwsgi, "opt", ()))
 
 
 def _here(task: Task[..., None], memory: Memory, session_id: int, **arguments: Any) -> None:

@@ -21,16 +21,16 @@ from __future__ import annotations
 import contextlib
 import threading
 import unittest
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from unittest import mock
 
 from django_convmemory.chat_models.base import ChatRequest, ChatResponse
 from django_convmemory.chat_models.openai import OpenAIChatModel
 from django_convmemory.chat_models.scripted import Reply, ScriptedChatModel, ScriptExhausted
 from django_convmemory.memory import memories
+from django_convmemory.operations.folding import asynchronous
 from django_convmemory.operations.handles import ConversationMemory
-from django_convmemory.operations.twins import asynchronous
 
 if TYPE_CHECKING:
     from django_convmemory.fold.run import Outcome
@@ -160,21 +160,16 @@ class ScriptedMemories(QueueScheduler):
     @contextlib.contextmanager
     def _installed(self) -> Iterator[None]:
         """Script the memories of the settings, and keep every other memory from the network."""
+        make, restoring = memories._make, contextlib.ExitStack()
 
-        def script(memory: ConversationMemory) -> Callable[[], None]:
-            originals = memory.model, memory.fallback, memory.scheduler
-            memory.scheduler = self
-            # In a test no task is on its way.
-            memory.swept_after = 0.0
+        def script(memory: ConversationMemory) -> ConversationMemory:
+            # In place, because a site may hold a memory in a variable. A sweep waits for no task of an append.
+            changes: dict[str, Any] = {"scheduler": self, "swept_after": 0.0}
             if memory.model is not None:
                 # A fallback would hide that the model failed.
-                memory.model, memory.fallback = self._model, None
-
-            def restore() -> None:
-                memory.model, memory.fallback, memory.scheduler = originals
-                del memory.swept_after
-
-            return restore
+                changes |= {"model": self._model, "fallback": None}
+            restoring.enter_context(mock.patch.multiple(memory, **changes))
+            return memory
 
         def refuse(model: OpenAIChatModel, request: ChatRequest) -> NoReturn:
             error = NetworkModelCalled(
@@ -189,12 +184,17 @@ class ScriptedMemories(QueueScheduler):
         async def arefuse(model: OpenAIChatModel, request: ChatRequest) -> NoReturn:
             refuse(model, request)
 
-        with (
-            mock.patch.object(OpenAIChatModel, "chat", refuse),
-            mock.patch.object(OpenAIChatModel, "achat", arefuse),
-            memories.changed(script),
-        ):
+        try:
+            # Memories are made under this lock, so each is made either before the change or after it.
+            with memories._lock:
+                restoring.enter_context(mock.patch.multiple(OpenAIChatModel, chat=refuse, achat=arefuse))
+                restoring.enter_context(mock.patch.object(memories, "_make", lambda alias: script(make(alias))))
+                for memory in memories._made.values():
+                    script(memory)
             yield
+        finally:
+            with memories._lock:
+                restoring.close()
 
     def _check(self) -> None:
         """Raise the first failure, or an error for unused replies. If the test has failed anyway, raise nothing."""

@@ -178,7 +178,7 @@ UNCLEAN = "9 \0€ \ud83d"
 TREE: list[Any] = [UNCLEAN]
 for _ in range(100):
     TREE = [TREE]
-UNCLEAN_DATA = [UNCLEAN, TREE, 2**2000]
+UNCLEAN_DATA = [UNCLEAN, TREE, 10**5000]
 
 
 def _add_langchain(session: SessionHandle, *messages: BaseMessage) -> None:

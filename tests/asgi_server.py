@@ -20,9 +20,9 @@ from tests.processes import PATIENCE
 
 
 @contextlib.contextmanager
-def serving() -> Iterator[int]:
+def serving(application: Any = None) -> Iterator[int]:
     """Serve the site in a thread, on the database of the tests, and yield the port."""
-    config = uvicorn.Config(get_asgi_application(), port=0, log_level="warning", lifespan="off")
+    config = uvicorn.Config(application or get_asgi_application(), port=0, log_level="warning", lifespan="off")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, name="uvicorn")
     thread.start()
@@ -53,13 +53,15 @@ class Event(NamedTuple):
 
 
 class Follower:
-    """A client that follows a session, as a browser's EventSource does but without connecting again."""
+    """A client that reads events, as a browser's EventSource does but without connecting again."""
 
-    def __init__(self, port: int, path: str, *, last: str | None = None, **headers: str) -> None:
+    def __init__(
+        self, port: int, path: str, *, last: str | None = None, method: str = "GET", body: str = "", **headers: str
+    ) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
         headers = {name.replace("_", "-"): value for name, value in headers.items()}
         headers |= {"Accept": "text/event-stream"} | ({"Last-Event-ID": last} if last else {})
-        self._connection.request("GET", path, headers=headers)
+        self._connection.request(method, path, body or None, headers)
         self.response = self._connection.getresponse()
         self.status = self.response.status
         self.comments = 0
@@ -81,8 +83,8 @@ class Follower:
         while line := self.response.readline():
             name, _, value = line.decode().rstrip("\n").partition(": ")
             if line == b"\n" and "data" in fields:
-                self.last = fields["id"]
-                return Event(fields["event"], json.loads(fields["data"]), fields["id"])
+                self.last = fields.get("id", "")
+                return Event(fields["event"], json.loads(fields["data"]), self.last)
             if line == b"\n":
                 fields.clear()
             elif line.startswith(b":"):

@@ -38,43 +38,22 @@ SMALL_TALK = {
 # Kinds of bad answers: for each language, some texts. "*" is for all of them.
 BAD: dict[str, dict[str, list[str]]] = {
     "acknowledgement": {
-        "en": [
-            "Done.",
-            "Yes",
-            "Okay!",
-            "Sure.",
-            "Understood.",
-            "Got it.",
-            "Noted, thank you.",
-            "I understand.",
-            "Ready.",
-        ],
+        "en": ["Done.", "Yes", "Okay!", "Understood.", "Noted, thank you.", "I understand."],
         "de": ["Erledigt.", "Ja", "Verstanden.", "Alles klar.", "Gerne!", "In Ordnung.", "Danke, notiert."],
         "es": ["Hecho.", "Sí", "Entendido.", "De acuerdo.", "Claro.", "Muy bien, gracias."],
         "fr": ["Fait.", "Oui", "Compris.", "D'accord.", "Bien sûr !", "C'est noté, merci."],
         "zh": ["好的。", "完成", "已完成。", "明白了。", "收到！", "没问题。", "好的，我知道了。"],
     },
     "announcement": {
-        "en": [
-            "Sure! Here is the new summary:",
-            "Here's the updated summary:",
-            "Certainly, I'll write the summary now.",
-        ],
+        "en": ["Sure! Here is the new summary:", "Certainly, I'll write the summary now."],
         "de": ["Gerne! Hier ist die neue Zusammenfassung:", "Ich schreibe jetzt die Zusammenfassung."],
         "es": ["¡Claro! Aquí está el nuevo resumen:", "Ahora escribo el resumen."],
         "fr": ["Bien sûr ! Voici le nouveau résumé :", "Je vais écrire le résumé."],
         "zh": ["好的，以下是新的摘要：", "我现在开始写总结。"],
     },
     "question back": {
-        "en": [
-            "Could you please clarify what you would like me to do?",
-            "What would you like me to summarize?",
-            "I need more information. Could you share the conversation again?",
-        ],
-        "de": [
-            "Könnten Sie bitte genauer sagen, was ich zusammenfassen soll?",
-            "Welches Gespräch soll ich zusammenfassen?",
-        ],
+        "en": ["What would you like me to summarize?", "Could you share the conversation again?"],
+        "de": ["Können Sie genauer sagen, was ich soll?", "Welches Gespräch soll ich zusammenfassen?"],
         "es": ["¿Podría aclarar qué quiere que resuma?", "¿Qué conversación debo resumir?"],
         "fr": ["Pourriez-vous préciser ce que vous souhaitez ?", "Quelle conversation dois-je résumer ?"],
         "zh": ["请问您想让我总结什么内容？", "您能说得更清楚一些吗？", "请把对话内容再发一次。"],
@@ -102,27 +81,12 @@ BAD: dict[str, dict[str, list[str]]] = {
     },
     "page of a proxy": {
         "*": [
-            "Just a moment...",
-            "Attention Required! | Cloudflare",
-            "Welcome to nginx!",
-            "502 Proxy Error",
-            "Access denied",
-            "Squid: the requested URL could not be retrieved",
-            "Service Suspended",
-            "Captive Portal Login",
-            "Checking your browser before accessing the site.",
+            *("Just a moment...", "Attention Required! | Cloudflare", "Welcome to nginx!", "502 Proxy Error"),
+            *("Squid: the requested URL could not be retrieved", "Checking your browser before accessing the site."),
         ],
     },
     "control words": {
-        "*": [
-            "<|im_start|>assistant",
-            "<|im_end|>",
-            "assistant",
-            "### Response:",
-            "<s>[INST]",
-            "assistant\n\n",
-            "</s>",
-        ],
+        "*": ["<|im_start|>assistant", "<|im_end|>", "assistant\n\n", "### Response:", "<s>[INST]"],
     },
     "nothing in a form": {
         "*": [
@@ -133,20 +97,8 @@ BAD: dict[str, dict[str, list[str]]] = {
     },
 }
 FORMS = (
-    *(
-        "{}",
-        " {}\n",
-        "**{}**",
-        '"{}"',
-        "“{}”",
-        "> {}",
-        "```\n{}\n```",
-        "```json\n{}\n```",
-        "Summary: {}",
-        "# {}",
-        "{} 😊",
-    ),
-    "<think>Well.</think>{}",
+    *(" {}\n", "**{}**", '"{}"', "> {}", "```\n{}\n```", "```json\n{}\n```", "Summary: {}", "# {}", "{} 😊"),
+    *("{}", "<think>Well.</think>{}"),
 )
 SECOND = {"en": "Thank you.", "de": "Vielen Dank.", "es": "Gracias.", "fr": "Merci.", "zh": "谢谢。", "*": "OK."}
 

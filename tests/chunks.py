@@ -16,7 +16,7 @@ from django_convmemory.messages import spoken
 from django_convmemory.observers import ModelCall, Run
 from django_convmemory.operations.arguments import Named
 from django_convmemory.operations.handles import ConversationMemory
-from django_convmemory.store.either import Store
+from django_convmemory.store import Store
 from django_convmemory.store.in_memory import InMemoryStore
 from django_convmemory.store.orm import ORMStore
 

@@ -14,7 +14,7 @@ from tests import servers, settings, tiers
 if TYPE_CHECKING:
     from pytest_django import DjangoDbBlocker
 
-    from django_convmemory.store.either import Store
+    from django_convmemory.store import Store
     from tests import projects
     from tests.openai_server import OpenAIServer
 

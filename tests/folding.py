@@ -13,7 +13,7 @@ from django_convmemory.memory import ConversationSummaryBufferMemory
 from django_convmemory.messages import ChatMessage, spoken
 from django_convmemory.operations.handles import ConversationMemory
 from django_convmemory.scheduling import NullScheduler
-from django_convmemory.store.either import Store
+from django_convmemory.store import Store
 from django_convmemory.store.orm import ORMStore
 
 MARKER = re.compile(r"\[\[(\d+)\]\]")
@@ -74,6 +74,12 @@ def versions(key: str = "s") -> list[models.Summary]:
 
 def outcomes() -> list[str]:
     return list(models.Attempt.objects.order_by("pk").values_list("outcome", flat=True))
+
+
+def attempt(**columns: Any) -> models.Attempt:
+    """Store a call of a model."""
+    usual = {"alias": "default", "outcome": "published", "first_position": 1, "last_position": 2}
+    return models.Attempt.objects.create(**usual | columns)
 
 
 def covered(text: str) -> list[int]:

@@ -17,7 +17,7 @@ from django_convmemory.rules.values import SessionName
 from django_convmemory.scheduling import NullScheduler
 from django_convmemory.search import indexing, searching
 from django_convmemory.search.searching import Searchable
-from django_convmemory.store.either import Store
+from django_convmemory.store import Store
 from django_convmemory.store.orm import ORMStore
 
 # A word of the index, as it is stored.

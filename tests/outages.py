@@ -35,7 +35,7 @@ from django_convmemory.operations.handles import ConversationMemory
 from django_convmemory.rules import pause
 from django_convmemory.rules.pause import Reason
 from django_convmemory.scheduling import Memory, Work
-from django_convmemory.store.either import Store
+from django_convmemory.store import Store
 from tests.folding import build
 
 MINUTE = 60.0

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
-from django.contrib.auth import get_user_model
-from django.contrib.auth.models import AnonymousUser
 from django.db import connection, transaction
 from django.dispatch import Signal
 from django.test.utils import CaptureQueriesContext
@@ -21,7 +19,6 @@ from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.memory import (
     ConversationBufferMemory,
     ConversationSummaryBufferMemory,
-    ConversationSummaryMemory,
     memories,
 )
 from django_convmemory.messages import ChatMessage
@@ -30,6 +27,7 @@ from django_convmemory.scheduling import NullScheduler
 from django_convmemory.store.in_memory import InMemoryStore
 from django_convmemory.store.orm import ORMStore
 from tests import event_loops
+from tests.folding import build
 from tests.long_sessions import fill
 from tests.settings import LOOKUPS
 from tests.test_changes_at_once import InThread
@@ -38,24 +36,12 @@ pytestmark = [pytest.mark.vendors, pytest.mark.django_db]
 
 
 def memory(limit: int = 200, **options: Any) -> ConversationSummaryBufferMemory:
-    options.setdefault("scheduler", NullScheduler())
-    return ConversationSummaryBufferMemory(ORMStore(), ScriptedChatModel([]), limit, **options)
+    return build(ScriptedChatModel([]), limit, **options)
 
 
 @pytest.fixture
 def chat() -> ConversationSummaryBufferMemory:
     return memory()
-
-
-@pytest.mark.parametrize(("max_tokens", "over"), [(0, True), (1, True), (30, False), (60, False), (10_000, False)])
-def test_max_tokens_bounds_all_that_load_returns(max_tokens: int, over: bool) -> None:
-    chat = memory()
-    for number in range(30):
-        chat.append("s", ChatMessage.human(f"message {number}"))
-    context = chat.load("s", system="Be kind.", max_tokens=max_tokens)
-    assert (context.tokens > max_tokens, context.over_budget) == (over, over)
-    assert context[0].text == "Be kind."
-    assert context[-1].text == "message 29"
 
 
 def test_a_memory_without_a_bound_shows_large_pinned_messages() -> None:
@@ -79,10 +65,6 @@ def test_an_unknown_session_gives_an_empty_context() -> None:
     ("wrong", "repair"),
     [
         ([], "at least one message"),
-        ([{"role": "wizard", "content": "x"}], "Use one of system"),
-        ([{"role": "user", "content": 5}], "content must be text"),
-        ([{"role": "user", "content": "a\x00b"}], "Remove it"),
-        ([{"role": "user", "content": "\ud800"}], "errors='replace'"),
         ([{"role": "tool", "content": "x", "tool_call_id": "c"}], "after the assistant message that made the call"),
         ([ChatMessage.human("fine"), {"content": "no role"}], "Add 'role'"),
         ([ChatMessage.system(str(number)) for number in range(65)], "load(system="),
@@ -96,16 +78,6 @@ def test_bad_messages_are_refused_and_nothing_is_written(wrong: list[Any], repai
     assert repair in str(caught.value)
     assert isinstance(caught.value, ValueError)
     assert not models.Session.objects.exists()
-
-
-@pytest.mark.parametrize("limit", [2**31, 2**53, 2**63, 2**200])
-def test_a_limit_larger_than_any_conversation_is_none(limit: int) -> None:
-    for chat in (memory(limit), ConversationSummaryMemory(ORMStore(), ScriptedChatModel([]), limit)):
-        chat.append("s", *[ChatMessage.human("hello")] * 3)
-        assert not chat.append("s", ChatMessage.human("hello")).due
-        assert chat.compact("s") == "not_due"
-        assert chat.sweep() == []
-        assert len(chat.load("s")) == chat.append("s", ChatMessage.system("x")).last_position - 1
 
 
 def test_a_65th_pinned_message_is_refused(chat: ConversationSummaryBufferMemory) -> None:
@@ -129,32 +101,11 @@ def test_a_late_tool_result_is_refused_with_the_message_that_closed_its_exchange
 # Sessions.
 
 
-def test_scopes_keep_the_same_key_apart(chat: ConversationSummaryBufferMemory) -> None:
-    user = get_user_model().objects.create_user("ann")
-    handles = [chat.session("main"), chat.session("main", owner=user), chat.session("main", visitor=str(user.pk))]
-    for number, handle in enumerate(handles):
-        handle.append(ChatMessage.human(f"of {number}"))
-    assert [handle.load()[0].text for handle in handles] == ["of 0", "of 1", "of 2"]
-    row = models.Session.objects.get(owner=user)
-    assert chat.load(row)[0].text == "of 1"
-    user.delete()
-    assert models.Session.objects.count() == 2
-
-
-def test_keys_are_told_apart_whatever_the_collation(chat: ConversationSummaryBufferMemory) -> None:
-    keys = ["support", "Support", "süpport", "support ", "SUPPORT"]
-    for key in keys:
-        chat.append(key, ChatMessage.human(key))
-    assert [chat.load(key)[0].text for key in keys] == keys
-
-
 @pytest.mark.parametrize(
     ("give", "repair"),
     [
         (lambda chat: chat.session(""), "1 to 255"),
-        (lambda chat: chat.session("k" * 256), "1 to 255"),
         (lambda chat: chat.session("a\0b"), "NUL"),
-        (lambda chat: chat.session("k", owner=AnonymousUser()), "visitor="),
         (lambda chat: chat.session("k", visitor="v" * 65), "1 to 64"),
         (lambda chat: chat.append(5, ChatMessage.human("x")), "key, a handle or a Session row"),
         (lambda chat: chat.load(models.Session(alias="other", key="k")), "memories['other']"),
@@ -167,19 +118,6 @@ def test_what_names_no_session_is_refused(give: Callable[[Any], Any], repair: st
 
 
 # Idempotency.
-
-
-def test_a_retry_with_the_same_key_returns_the_first_receipt(chat: ConversationSummaryBufferMemory) -> None:
-    batch = [ChatMessage.human("one"), ChatMessage.ai("two")]
-    first = chat.append("s", *batch, idempotency_key="k")
-    chat.append("s", ChatMessage.human("three"))
-    again = chat.append("s", *batch, idempotency_key="k")
-    assert again == first._replace(replayed=True)
-    assert models.Message.objects.count() == 3
-    with pytest.raises(exceptions.IdempotencyConflict, match="Use a new key"):
-        chat.append("s", ChatMessage.human("other"), idempotency_key="k")
-    chat.append("another session", *batch, idempotency_key="k")
-    assert models.Message.objects.count() == 5
 
 
 @pytest.mark.parametrize(
@@ -252,17 +190,6 @@ class Refusing(NullScheduler):
 
     def schedule(self, memory: Any, session_id: int, *, delay: float = 0.0) -> None:
         raise AssertionError("not before the commit")
-
-
-@pytest.mark.django_db(transaction=True)
-def test_a_rollback_of_the_caller_takes_the_append_with_it(chat: ConversationSummaryBufferMemory) -> None:
-    chat.append("s", ChatMessage.human("kept"))
-    with transaction.atomic():
-        chat.append("s", ChatMessage.human("lost"))
-        assert len(chat.load("s")) == 2
-        transaction.set_rollback(True)
-    assert [message.text for message in chat.load("s")] == ["kept"]
-    assert chat.append("s", ChatMessage.human("next")).first_position == 2
 
 
 class Recorder:

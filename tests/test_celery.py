@@ -89,17 +89,6 @@ def test_a_worker_prepares_the_models_of_all_aliases(
 # Sending.
 
 
-def test_only_the_append_that_makes_a_session_due_sends(site: Project, settings: Any) -> None:
-    memory = configured(settings, site)
-
-    session = append_until_due(memory)
-    for _ in range(5):
-        memory.append("user-1", ChatMessage.human(TURN))
-
-    assert site.depth() == 1
-    assert row(session).queued_at is None
-
-
 def test_what_is_rolled_back_sends_nothing(site: Project, settings: Any) -> None:
     memory = configured(settings, site)
 
@@ -147,23 +136,6 @@ def test_the_filesystem_can_be_the_broker(tmp_path: pathlib.Path, settings: Any)
 # The sweep.
 
 
-def test_the_sweep_sends_each_session_once_in_a_hints_age(site: Project, settings: Any) -> None:
-    configured(settings, None)
-    sessions = [append_until_due(memories["default"], key) for key in "ab"]
-    change(sessions[1], due_since=clock.Clock(-60))
-    skip(60)
-    configured(settings, site)
-
-    tasks.sweep()
-    tasks.sweep()
-
-    assert [site.take().payload[0][1] for _ in range(2)] == [sessions[1].pk, sessions[0].pk]
-    assert site.depth() == 0
-    change(sessions[0], queued_at=clock.Clock(-301))
-    tasks.sweep()
-    assert site.depth() == 1
-
-
 def test_the_sweep_leaves_what_is_leased_waits_or_was_just_queued(local_site: Project, settings: Any) -> None:
     memory = configured(settings, None)
     leased, waiting, queued = (append_until_due(memory, key) for key in "abc")
@@ -177,18 +149,6 @@ def test_the_sweep_leaves_what_is_leased_waits_or_was_just_queued(local_site: Pr
     tasks.sweep()
 
     assert local_site.depth() == 0
-
-
-def test_the_sweep_sends_no_more_than_its_limit(local_site: Project, settings: Any) -> None:
-    memory = configured(settings, None)
-    for key in "abc":
-        append_until_due(memory, key)
-    skip(60)
-    configured(settings, local_site)
-
-    tasks.sweep(limit=2)
-
-    assert local_site.depth() == 2
 
 
 def test_the_sweep_sends_less_when_workers_do_not_keep_up(local_site: Project, settings: Any) -> None:
@@ -210,45 +170,36 @@ def test_the_sweep_sends_less_when_workers_do_not_keep_up(local_site: Project, s
     assert local_site.depth() == 2
 
 
-def test_a_swept_session_that_was_folded_has_the_next_one_sent(local_site: Project, settings: Any) -> None:
+WINDOW: dict[str, Any] = {
+    "MEMORY": "django_convmemory.memory.ConversationWindowMemory",
+    "CHAT_MODEL": None,
+    "OPTIONS": {},
+}
+
+
+@pytest.mark.parametrize(("changes", "count"), [({}, 20), (WINDOW, 300)], ids=["folded", "indexed"])
+def test_a_swept_session_that_was_folded_or_indexed_has_the_next_one_sent(
+    changes: dict[str, Any], count: int, local_site: Project, settings: Any
+) -> None:
+    settings.CONVMEMORY = {"default": {**settings.CONVMEMORY["default"], **changes}}
     memory = configured(settings, None)
-    sessions = [append_until_due(memory, key) for key in "abc"]
+    for key in "abc":
+        memory.append(
+            key, *[ChatMessage.human(f"Remark {number} about the cat and the sea") for number in range(count)]
+        )
+    first, second, _ = models.Session.objects.order_by("pk")
     skip(60)
     configured(settings, local_site)
     tasks.sweep(limit=1)
-    [first] = local_site.take().payload[0][1:]
-    assert first == sessions[0].pk
+    assert local_site.take().payload[0] == ["default", first.pk]
 
-    carry_out_the_first_two(local_site, sessions)
-
-
-def carry_out_the_first_two(site: Project, sessions: list[models.Session]) -> None:
-    first, second, _ = sessions
     tasks.compact("default", first.pk, swept=True)
-    assert site.take().payload[:2] == [["default", second.pk], {"swept": True}]
+    assert local_site.take().payload[:2] == [["default", second.pk], {"swept": True}]
     tasks.compact("default", first.pk, swept=True)
-    assert site.depth() == 0  # There was nothing to do.
+    assert local_site.depth() == 0  # There was nothing to do.
     tasks.compact("default", second.pk)
-    assert site.depth() == 0  # It was not swept.
-
-
-def test_a_swept_session_that_was_indexed_has_the_next_one_sent(local_site: Project, settings: Any) -> None:
-    window: dict[str, Any] = {
-        "MEMORY": "django_convmemory.memory.ConversationWindowMemory",
-        "CHAT_MODEL": None,
-        "OPTIONS": {},
-    }
-    settings.CONVMEMORY = {"default": {**settings.CONVMEMORY["default"], **window}}
-    memory = configured(settings, None)
-    for key in "abc":
-        memory.append(key, *[ChatMessage.human(f"Remark {number}") for number in range(300)])
-    sessions = list(models.Session.objects.order_by("pk"))
-    assert all(session.due_since for session in sessions)
-    skip(60)
-    configured(settings, local_site)
-
-    carry_out_the_first_two(local_site, sessions)
-    assert [row(session).indexed_position for session in sessions] == [300, 300, 0]
+    assert local_site.depth() == 0  # It was not swept.
+    assert list(models.Session.objects.order_by("pk").values_list("due_since", flat=True))[:2] == [None, None]
 
 
 def test_the_sweep_sends_for_a_memory_that_schedules_nothing(local_site: Project, settings: Any) -> None:
@@ -259,19 +210,6 @@ def test_the_sweep_sends_for_a_memory_that_schedules_nothing(local_site: Project
     tasks.sweep()
 
     assert local_site.depth() == 1
-
-
-def test_a_paused_alias_is_not_swept(local_site: Project, settings: Any) -> None:
-    refused = exceptions.ModelMisconfigured("no such key")
-    memory = configured(settings, None, model=scripted(replies=[refused]))
-    sessions = [append_until_due(memory, key) for key in "ab"]
-    tasks.compact("default", sessions[0].pk)
-    configured(settings, local_site)
-
-    tasks.sweep()
-
-    assert local_site.depth() == 0
-    assert row(sessions[1]).queued_at is None
 
 
 @pytest.mark.usefixtures("hanging_broker")

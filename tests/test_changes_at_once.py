@@ -296,22 +296,6 @@ def test_a_success_ends_failures_that_the_callers_transaction_would_not_see() ->
     assert store.pause_of("default").failures == 0
 
 
-def test_a_user_who_was_deleted_is_not_nobody() -> None:
-    memory = build(MarkerModel(), 10**6)
-    memory.append("everybody's", ChatMessage.human("hello"))
-    memory.session("a visitor's", visitor="v").append(ChatMessage.human("hello"))
-    ann = get_user_model().objects.create(username="ann")
-    ann.delete()
-
-    with pytest.raises(exceptions.InvalidSession, match="who is saved"):
-        memory.erase(owner=ann)
-    with pytest.raises(exceptions.InvalidSession, match="who is saved"):
-        memory.session("everybody's", owner=ann)
-    with pytest.raises(exceptions.InvalidSession, match="who is saved"):
-        memory.adopt("v", ann)
-    assert models.Session.objects.count() == 2
-
-
 def test_a_user_whose_row_is_gone_is_refused_before_the_commit() -> None:
     memory = line_of_copies(0)
     memory.session("main", visitor="v").append(ChatMessage.human("hello"))

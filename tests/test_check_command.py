@@ -343,33 +343,6 @@ def test_a_session_that_changes_during_the_check_is_read_again(
     assert turns == []
 
 
-def test_an_interrupted_check_says_where_it_continues(
-    memory: ConversationSummaryBufferMemory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first, second = models.Session.objects.order_by("pk")
-    models.Session.objects.update(unpinned_count=1)
-    real = integrity.check_session
-
-    def interrupted(session_id: int, *, using: str) -> list[integrity.Finding]:
-        if session_id == second.pk:
-            raise KeyboardInterrupt
-        return real(session_id, using=using)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(integrity, "check_session", interrupted)
-        status, output = check()
-    assert status == 1
-    assert "Interrupted, with 1 finding so far." in output
-    after = re.search(r"--after (\d+)", output)
-    assert after is not None
-    assert int(after[1]) == first.pk
-
-    status, output = check("--after", after[1])
-    assert status == 1
-    assert f"session {second.pk} " in output
-    assert f"session {first.pk} " not in output
-
-
 @pytest.mark.django_db(transaction=True)
 def test_pages_of_messages_and_of_sessions_are_put_together(
     memory: ConversationSummaryBufferMemory, monkeypatch: pytest.MonkeyPatch

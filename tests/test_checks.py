@@ -82,11 +82,9 @@ def test_convmemory_e002_a_key_is_unknown() -> None:
         "no.such.Memory",
         MEMORY + "ConversationMemroy",
         "ConversationBufferMemory",
-        None,
         3,
         "django_convmemory.tokens.Utf8TokenCounter",
         "django_convmemory.operations.handles.ConversationMemory",
-        "django_convmemory.memory.BufferSummaryChatMemory",
         "django_convmemory.memory.memories",
     ],
 )
@@ -97,13 +95,10 @@ def test_convmemory_e003_the_path_is_not_a_memory_class(path: Any) -> None:
 BACKENDS = [
     None,
     "django_convmemory.chat_models.extractive.ExtractiveChatModel",
-    {},
     {"BACKEND": None},
     {"BACKEND": "no.such.Class"},
-    {"BACKEND": "nothing"},
     {"BACKEND": "django_convmemory.messages.ROLES"},
     {"BACKEND": "django_convmemory.rules.options.Options"},
-    {"BACKEND": "django_convmemory.exceptions"},
     {"BACKEND": "builtins.dict"},
     {**EXTRACTIVE, "OPTION": {}},
     {**EXTRACTIVE, "OPTIONS": {"no_such_option": 1}},
@@ -186,20 +181,13 @@ def test_convmemory_e012_says_what_went_wrong_with_the_sample(settings: Any, pro
     "price",
     [
         3,
-        "cheap",
-        {},
         {"input": 1},
         {"input": 1, "output": 2, "cached": 1},
-        {"input": -1, "output": 1},
         {"input": "much", "output": 1},
-        {"input": None, "output": 1},
         {"input": 1, "output": 2, "cached_input": None},
         {"input": 1, "output": 2, "cached_input": -1},
-        {"input": 1, "cached_input": 2},
-        {"input": True, "output": 1},
         {"input": float("inf"), "output": 1},
         {"input": float("nan"), "output": 1},
-        [1, 2],
     ],
 )
 def test_convmemory_e009_the_price_has_the_wrong_form(price: Any) -> None:
@@ -247,13 +235,6 @@ def other_connections(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 def sqlite(name: object, **settings: Any) -> dict[str, Any]:
     return {"ENGINE": "django.db.backends.sqlite3", "NAME": str(name), **settings}
-
-
-def test_convmemory_w001_a_views_transaction_lasts_during_its_model_call(other_connections: Any) -> None:
-    other_connections(default=sqlite(":memory:", ATOMIC_REQUESTS=True))
-    assert reported_with() == ["W001"]
-    other_connections(default=sqlite(":memory:"))
-    assert reported_with() == []
 
 
 class ChatsRouter:
@@ -347,18 +328,12 @@ def test_convmemory_w010_another_database_would_get_sessions_without_users(
         assert reported_with() == ids
 
 
-def test_convmemory_w013_the_web_server_folds() -> None:
-    thread = {"BACKEND": "django_convmemory.sweeping.ThreadScheduler"}
-    assert reported_with(SCHEDULER=thread) == ["W013"]
+@pytest.mark.parametrize(("id", "path"), [("W002", "scheduling.InlineScheduler"), ("W013", "sweeping.ThreadScheduler")])
+def test_convmemory_w002_and_w013_the_web_server_folds(id: str, path: str) -> None:  # noqa: A002
+    scheduler = {"BACKEND": f"django_convmemory.{path}"}
+    assert reported_with(SCHEDULER=scheduler) == [id]
     with override_settings(DEBUG=True):
-        assert reported_with(SCHEDULER=thread) == []
-
-
-def test_convmemory_w002_requests_wait_for_the_model() -> None:
-    inline = {"BACKEND": "django_convmemory.scheduling.InlineScheduler"}
-    assert reported_with(SCHEDULER=inline) == ["W002"]
-    with override_settings(DEBUG=True):
-        assert reported_with(SCHEDULER=inline) == []
+        assert reported_with(SCHEDULER=scheduler) == []
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from django_convmemory.clock import Clock
 from django_convmemory.rules.pause import Pause, backoff
 from django_convmemory.rules.values import Claim
 from django_convmemory.scheduling import NullScheduler
-from django_convmemory.store.either import Store
+from django_convmemory.store import Store
 from tests import event_loops
 from tests.folding import MarkerModel, build, covered, keys_of, outcomes, session, talk, versions
 from tests.outages import skip
@@ -62,13 +62,6 @@ def test_the_sweep_leaves_a_session_to_the_task_that_comes_back(make_model: Call
     assert session().queued_at is not None
     models.Session.objects.update(next_attempt_at=None)
     assert memory.sweep() == []
-
-
-def test_compact_does_not_wait_for_the_next_attempt() -> None:
-    memory = build(ScriptedChatModel([exceptions.ModelUnavailable("busy", retry_after=999.0), "fine"]))
-    talk(memory, 10)
-    assert memory.compact("s") == "stalled"
-    assert memory.compact("s") == "published"
 
 
 def test_after_max_attempts_and_half_an_hour_the_fallback_folds_and_the_version_says_so() -> None:
@@ -134,19 +127,6 @@ def test_a_worker_that_is_killed_each_time_is_tried_less_and_less_often() -> Non
     assert session().attempts == 12
 
 
-def test_repeated_kills_reach_the_fallback() -> None:
-    memory = build(MarkerModel(), max_attempts=3, fallback_after=0, fallback=ExtractiveChatModel())
-    talk(memory, 10)
-    rule = memory.threshold
-    for _ in range(3):
-        # Like a process that is killed during the call: it releases nothing.
-        claim = memory.store.claim(session().pk, rule, lease=60, prompt_hash=memory.requests.prompt_hash, force=False)
-        assert isinstance(claim, Claim)
-        models.Session.objects.update(lease_expires_at=Clock(-1), next_attempt_at=None)
-    assert memory.compact_id(session().pk).outcome == "published"
-    assert versions()[0].fallback
-
-
 def test_a_refusal_of_one_chunk_reaches_the_fallback_for_that_chunk_alone() -> None:
     refusals: list[Any] = [exceptions.ContentRefused("no"), "I'm sorry, but I can't help with that."]
     model = ScriptedChatModel(["one word", *refusals, "four words"])
@@ -178,16 +158,6 @@ def test_a_misconfigured_model_pauses_the_alias_without_fallback_and_counts_once
     models.Session.objects.update(next_attempt_at=None)
     assert not memory.paused
     assert [memory.compact_id(session(key).pk).outcome for key in ("one", "two")] == ["published", "published"]
-
-
-def test_a_misconfigured_fallback_does_not_pause_the_alias() -> None:
-    model, fallback = ScriptedChatModel([exceptions.ContentRefused("no")]), MarkerModel(misconfigured)
-    memory = build(model, fallback=fallback)
-    talk(memory, 10)
-    assert memory.compact("s") == "stalled"
-    assert not memory.paused
-    assert outcomes() == ["refused", "unavailable"]
-    assert session().attempts == 1
 
 
 def misconfigured(request: ChatRequest) -> None:

@@ -13,8 +13,6 @@ from django_convmemory.fold.run import Outcome
 from django_convmemory.memory import ConversationSummaryBufferMemory
 from django_convmemory.messages import ChatMessage
 from django_convmemory.scheduling import NullScheduler
-from django_convmemory.store import compiled
-from django_convmemory.store.compiled import Slot
 from django_convmemory.store.orm import ORMStore
 
 pytestmark = pytest.mark.django_db
@@ -62,27 +60,3 @@ def test_memories_with_other_limits_have_statements_of_their_own() -> None:
     models.Session.objects.update(due_since=None)
     assert build(limit=100_000).compact_id(session_id).outcome == Outcome.NOT_DUE
     assert build(limit=300).compact_id(session_id).outcome == Outcome.PUBLISHED
-
-
-def test_a_slot_takes_another_value_in_each_run() -> None:
-    due_session(build(), "s")
-    changing = compiled.update(models.Session.objects.filter(key=Slot("key")), attempts=Slot("attempts") + 5)
-    assert changing.run(key="another", attempts=1) == 0
-    assert changing.run(key="s", attempts=1) == 1
-    assert models.Session.objects.get().attempts == 6
-    assert changing.run(key="s", attempts=2) == 1
-    assert models.Session.objects.get().attempts == 7
-
-
-def test_what_is_read_has_the_values_of_the_fields() -> None:
-    due_session(build(), "s")
-    session = models.Session.objects.get()
-    rows = models.Session.objects.filter(pk=Slot("pk"))
-    read = compiled.selection(rows, "public_id", "metadata", "due_since").read(pk=session.pk)
-    assert [tuple(row) for row in read] == [(session.public_id, session.metadata, session.due_since)]
-
-
-def test_a_slot_without_a_value_is_an_error() -> None:
-    rows = models.Session.objects.filter(key=Slot("key"))
-    with pytest.raises(KeyError):
-        compiled.selection(rows, "pk").read()

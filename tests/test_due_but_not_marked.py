@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
@@ -13,7 +11,7 @@ from django_convmemory.exceptions import ModelUnavailable
 from django_convmemory.memory import ConversationSummaryBufferMemory
 from django_convmemory.messages import ChatMessage
 from django_convmemory.rules.pause import Pause
-from django_convmemory.store.either import Store
+from django_convmemory.store import Store
 from django_convmemory.store.in_memory import InMemoryStore
 from django_convmemory.store.orm import ORMStore
 from tests.chunks import assert_sound
@@ -122,14 +120,6 @@ def test_a_limit_that_changes_again_starts_the_search_again() -> None:
     assert marked(store, 50, portion=2) == 0  # The first two are marked already.
     assert marked(store, 50, portion=2) == 2
     assert marked(store, 50, portion=2) == 0
-
-
-def test_a_sweep_looks_at_5000_sessions(monkeypatch: pytest.MonkeyPatch, store: Store) -> None:
-    limits: list[Any] = []
-    memory = build(MarkerModel(), store=store)
-    monkeypatch.setattr(store, "mark_unmarked", lambda alias, rule, *, limit: limits.append(limit) or 0)
-    memory.sweep()
-    assert limits == [5000]
 
 
 def test_a_sweep_that_is_full_does_not_search(monkeypatch: pytest.MonkeyPatch, store: Store) -> None:

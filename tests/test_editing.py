@@ -18,7 +18,7 @@ from django_convmemory.operations.handles import ConversationMemory
 from django_convmemory.store.orm import ORMStore
 from tests.conversations import call
 from tests.folding import MarkerModel, build, covered, session, talk, versions
-from tests.long_sessions import lengthen
+from tests.long_sessions import fill
 from tests.test_redaction import SECRET, Parrot, dump, secretive
 
 pytestmark = [pytest.mark.django_db, pytest.mark.vendors]
@@ -65,30 +65,6 @@ def test_nothing_of_what_was_truncated_is_left_in_the_database() -> None:
     assert SECRET in dump()
     memory.truncate("s", 2)
     assert SECRET not in dump()
-    whole()
-
-
-def test_a_stale_revision_is_refused_so_that_a_retry_deletes_no_newer_reply(memory: ConversationMemory) -> None:
-    talk(memory, 4)
-    revision = memory.load("s").revision
-    assert memory.truncate("s", 2, revision) == 2
-    talk(memory, 2)
-    with pytest.raises(exceptions.StaleRevision, match="load it again"):
-        memory.truncate("s", 2, revision)
-    assert session().last_position == 4
-
-
-@pytest.mark.parametrize("after", [1, 2, 3])
-def test_truncating_inside_of_an_exchange_opens_it_again(after: int, memory: ConversationMemory) -> None:
-    memory.append("s", ChatMessage.ai(tool_calls=[call("a"), call("b")]))
-    memory.append("s", ChatMessage.tool("one", "a"), ChatMessage.tool("two", "b"), ChatMessage.human("thanks"))
-    memory.truncate("s", after)
-    whole()
-    if after < 3:
-        assert memory.append("s", ChatMessage.tool("two", "b")).first_position == after + 1
-    else:
-        with pytest.raises(exceptions.ToolResultRefused):
-            memory.append("s", ChatMessage.tool("two", "b"))
     whole()
 
 
@@ -151,13 +127,7 @@ def test_the_statements_of_a_fork_do_not_depend_on_its_length(
     for size in (10, 20_000):
         key = f"of {size}"
         memory = build(MarkerModel(), 10**9)
-        memory.append(key, ChatMessage.human("one"))
-        row = models.Session.objects.get(key=key)
-        lengthen(row, 2, size, content="text", tokens=1)
-        models.Message.objects.filter(session=row, position=1).update(tokens=1, tokens_through=1)
-        models.Session.objects.filter(pk=row.pk).update(
-            last_position=size, unpinned_count=size, unpinned_tokens=size, settled_tokens=size - 1, newest_position=size
-        )
+        fill(memory, key, size)
         began = time.perf_counter()
         with CaptureQueriesContext(connection) as queries:
             copy = memory.fork(key, size, key=f"copy of {size}")
@@ -201,23 +171,6 @@ def test_erasing_is_of_one_memory() -> None:
         build(MarkerModel(), alias=alias).session("main", owner=ann).append(ChatMessage.human("hello"))
     assert build(MarkerModel(), alias="support").erase(owner=ann) == 1
     assert models.Session.objects.get().alias == "default"
-
-
-def test_a_visitors_sessions_become_the_users_and_no_key_is_lost(memory: ConversationMemory) -> None:
-    ann = get_user_model().objects.create(username="ann")
-    memory.session("main", owner=ann).append(ChatMessage.human("as ann"))
-    for key in ("main", "k" * 255):
-        memory.session(key, visitor="v").append(ChatMessage.human(f"as a visitor, {key[:4]}"))
-    memory.session("main", visitor="w").append(ChatMessage.human("another's"))
-
-    handles = memory.adopt("v", ann)
-
-    assert [handle.key for handle in handles] == ["main (2)", "k" * 255]
-    assert handles[0].load()[0].text == "as a visitor, main"
-    assert len(memory.session("main", owner=ann).load()) == 1
-    assert memory.adopt("v", ann) == []
-    assert models.Session.objects.filter(visitor="w").count() == 1
-    whole()
 
 
 @pytest.mark.parametrize(

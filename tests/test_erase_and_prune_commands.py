@@ -7,6 +7,7 @@ import io
 import json
 import pathlib
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,11 +18,11 @@ from django.db import connection, connections, transaction
 
 from django_convmemory import clock, models
 from django_convmemory.maintenance import integrity
-from django_convmemory.management import deletion
+from django_convmemory.management import choices
 from django_convmemory.management.commands import convmemory_prune
 from django_convmemory.memory import memories
-from django_convmemory.rules.values import AttemptOutcome
 from django_convmemory.testing import ScriptedMemories
+from tests.folding import attempt
 from tests.test_changes_at_once import InThread
 from tests.transfer.records import Terminal, call
 
@@ -233,13 +234,13 @@ def test_a_dry_run_deletes_nothing() -> None:
 
 def test_a_session_that_is_used_during_a_prune_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     aged("a", "b", "c", days=91)
-    delete = deletion.delete
+    delete = choices.delete
 
-    def append_then_delete(sessions: models.SessionQuerySet) -> deletion.Totals:
+    def append_then_delete(sessions: models.SessionQuerySet) -> Counter[str]:
         memories["default"].append("b", HELLO)
         return delete(sessions)
 
-    monkeypatch.setattr(deletion, "delete", append_then_delete)
+    monkeypatch.setattr(choices, "delete", append_then_delete)
 
     assert call("convmemory_prune", "--inactive-for", "90d") == "2 sessions with 4 messages deleted.\n"
     assert first_messages() == ["b"]
@@ -263,13 +264,7 @@ def test_prune_waits_for_an_append_that_is_not_committed() -> None:
 
 
 def attempted(days: float, alias: str = "default") -> None:
-    models.Attempt.objects.create(
-        alias=alias,
-        first_position=1,
-        last_position=2,
-        outcome=AttemptOutcome.PUBLISHED,
-        started_at=clock.Clock(-days * DAY),
-    )
+    attempt(alias=alias, started_at=clock.Clock(-days * DAY))
 
 
 @pytest.mark.parametrize("batch", [1, 2, 500])

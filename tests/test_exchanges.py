@@ -122,8 +122,3 @@ def test_a_model_is_shown_that_a_message_was_removed() -> None:
 def test_nothing_begins_in_an_open_exchange_that_began_before(first: int) -> None:
     turns = [Turn(first, 1, 1, "tool"), Turn(first + 1, 1, None, "user")]
     assert exchanges.starts(turns, 1) == []
-
-
-def test_a_call_without_a_result_gets_one_that_belongs_to_it() -> None:
-    asked = MessageRef(3, ChatMessage.ai(tool_calls=[call("a")]), 5)
-    assert exchanges.well_formed([asked]) == [asked, MessageRef(0, ChatMessage.tool(NO_RESULT, "a"), 0, answers=3)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import pytest_django
 
 from django_convmemory import models
 from django_convmemory.maintenance import explain
@@ -46,20 +45,3 @@ def test_an_explanation_agrees_with_the_context(folded: models.Session, budget: 
         else:
             version = versions[message.version]
             assert version.first_position <= message.position <= version.last_position
-
-
-def test_an_explanation_comes_in_pages(folded: models.Session) -> None:
-    memory = memories["default"]
-    context = memory.load(folded)
-    page = explain.explain(memory, folded, context, before=11, limit=5)
-    assert [message.position for message in page] == [6, 7, 8, 9, 10]
-    assert explain.explain(memory, folded, context, before=1) == []
-
-
-def test_an_explanation_takes_two_statements(
-    folded: models.Session, django_assert_num_queries: pytest_django.DjangoAssertNumQueries
-) -> None:
-    memory = memories["default"]
-    context = memory.load(folded)
-    with django_assert_num_queries(2):
-        explain.explain(memory, folded, context)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from io import StringIO
 from typing import Any
 
@@ -15,7 +15,7 @@ from hypothesis import given, settings, strategies as st
 
 from django_convmemory import exceptions, models, tasks
 from django_convmemory.chat_models.base import ChatRequest
-from django_convmemory.fold import plan
+from django_convmemory.fold import chunk as chunks
 from django_convmemory.fold.run import Outcome
 from django_convmemory.memory import ConversationBufferMemory, memories
 from django_convmemory.messages import ChatMessage
@@ -23,8 +23,9 @@ from django_convmemory.operations.handles import ConversationMemory
 from django_convmemory.rules.pause import Reason
 from django_convmemory.rules.values import Claim, Release
 from django_convmemory.search import indexing
-from django_convmemory.store.either import Store
+from django_convmemory.store import Store
 from django_convmemory.store.in_memory import InMemoryStore
+from tests import conversations
 from tests.folding import MarkerModel, build
 from tests.outages import MINUTE, Provider, Simulation, pause_alias
 
@@ -86,20 +87,6 @@ def test_many_sessions_of_one_person_fill_no_queue(simulate: Callable[..., Simul
     assert len(waits(simulation)) == len(SMALL)
     assert max(waits(simulation)) <= 5
     assert len(simulation.finished) == 60 + len(SMALL)
-
-
-@pytest.mark.only_on("sqlite")
-def test_a_sweep_sends_one_session_of_each_person_first(simulate: Callable[..., Simulation]) -> None:
-    simulation = simulate()
-    simulation.loses_hints = True
-    for large in range(200):
-        simulation.make_due(f"large {large}", visitor="hoarder")
-    for small in SMALL:
-        simulation.make_due(f"small {small}", visitor=f"visitor {small}")
-    simulation.loses_hints = False
-    # The first sweep sends all of the small ones, though they are due last.
-    simulation.run(1.9)
-    assert len(simulation.waits("small")) == len(SMALL)
 
 
 def due(memory: ConversationMemory, key: str, *, visitor: str = "", messages: int = 20) -> int:
@@ -341,37 +328,20 @@ def test_the_sweep_command_folds_a_chunk_of_each_session_in_turn(settings: Any) 
     assert order.count("large") > 4
 
 
-STRUCTURES = st.lists(
-    st.sampled_from(["user", "assistant", "calls", "calls, then a user, then results"]), min_size=1, max_size=40
-)
-
-
-def spoken(structure: Sequence[str]) -> list[ChatMessage]:
-    messages: list[ChatMessage] = []
-    for number, kind in enumerate(structure):
-        text = f"[[{number + 1}]] " + "word " * (number % 7)
-        if kind.startswith("calls"):
-            call = {"id": f"c{number}", "type": "function", "function": {"name": "look", "arguments": "{}"}}
-            later = [ChatMessage.human("And?")] if "user" in kind else []
-            messages += [
-                ChatMessage.ai(text, tool_calls=[call]),
-                *later,
-                ChatMessage.tool("found", f"c{number}"),
-            ]
-        else:
-            messages.append((ChatMessage.human if kind == "user" else ChatMessage.ai)(text))
-    return messages
-
-
 @settings(max_examples=60, deadline=None)
-@given(structure=STRUCTURES, beginning=st.integers(1, 9), chunk=st.sampled_from([100, 150]), is_rebuilt=st.booleans())
+@given(
+    conversation=conversations.conversations(min_size=1, max_size=40),
+    beginning=st.integers(1, 9),
+    chunk=st.sampled_from([100, 150]),
+    is_rebuilt=st.booleans(),
+)
 def test_reading_the_beginning_of_a_tail_folds_the_same(
-    structure: list[str], beginning: int, chunk: int, is_rebuilt: bool
+    conversation: list[ChatMessage], beginning: int, chunk: int, is_rebuilt: bool
 ) -> None:
     def folded() -> list[int]:
         store = InMemoryStore()
         memory = build(MarkerModel(), store=store, max_chunk_tokens=chunk)
-        memory.append("s", *spoken(structure))
+        memory.append("s", *conversation)
         memory.compact("s")
         if is_rebuilt:
             memory.rebuild("s")
@@ -380,7 +350,7 @@ def test_reading_the_beginning_of_a_tail_folds_the_same(
 
     whole = folded()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plan, "_BEGINNING", beginning)
+        patch.setattr(chunks, "_BEGINNING", beginning)
         parts = folded()
     # Chunks may end elsewhere, because a reading ends there. What is covered in the end is the same.
     assert parts[-1:] == whole[-1:]

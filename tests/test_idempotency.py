@@ -23,7 +23,7 @@ from django_convmemory.memory import ConversationSummaryBufferMemory
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.handles import SessionHandle
 from django_convmemory.rules.counters import Batch, Entry
-from django_convmemory.store.either import Store
+from django_convmemory.store import Store
 from django_convmemory.store.in_memory import InMemoryStore
 from tests import processes
 from tests.folding import MarkerModel, build
@@ -88,20 +88,6 @@ def test_a_redaction_deletes_the_hash_of_a_key_whose_other_messages_were_removed
         assert [used.content for used in store.session(memory.resolve("s")).keys.values()] == [""]
     else:
         assert models.UsedKey.objects.get().content == ""
-
-
-def test_a_view_whose_keys_are_positions_loses_no_reply_in_silence(store: Store) -> None:
-    chat = build(MarkerModel(), 10**6, store=store).session("s")
-
-    def answer(after: int, question: str, reply: str) -> None:
-        receipt = chat.replace(after, ChatMessage.human(question))
-        chat.append(ChatMessage.ai(reply), idempotency_key=f"reply-to-{receipt.last_position}")
-
-    answer(0, "Where do we eat?", "In Alfama.")
-    for reply, told in (("In Belém.", "stored other content at position 2"), ("In Alfama.", "were removed since")):
-        with pytest.raises(exceptions.IdempotencyConflict, match=told):
-            answer(0, "Where do we eat tomorrow?", reply)
-    assert [stored.message.text for stored in chat.history()] == ["Where do we eat tomorrow?"]
 
 
 def grow_old(store: Store, days: float) -> None:

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import pathlib
-import random
-import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from django.contrib.auth import get_user_model
-from django.core.management import call_command
 from django.db import transaction
 
-from django_convmemory import exceptions, models
+from django_convmemory import models
 from django_convmemory.maintenance import integrity
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.handles import ConversationMemory
 from django_convmemory.rules.segments import Document
 from django_convmemory.search import indexing
 from django_convmemory.store import index_rows
-from tests import processes
 from tests.indexes import (
     SECRET,
     build,
@@ -32,14 +24,12 @@ from tests.indexes import (
     index_all,
     indexed,
     is_whole,
-    is_whole_index,
     say,
     searchable_of,
     secrets,
     segments_of,
     stored,
 )
-from tests.long_sessions import fill
 from tests.test_changes_at_once import InThread, beside
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -156,16 +146,22 @@ EDITS: dict[str, Callable[[ConversationMemory], Any]] = {
 }
 
 
-@pytest.mark.parametrize("before", [0, 20, 30])
-@pytest.mark.parametrize("edit", EDITS)
-def test_an_edit_between_reading_and_writing_wins(edit: str, before: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``before``: so many messages are indexed already. The others make the last segment longer."""
+def with_secret(count: int) -> ConversationMemory:
+    """Return a memory with the secret at position 30 of 60, whose first ``count`` messages are indexed."""
     memory = build()
     say(memory, 29)
     memory.append("s", ChatMessage.human(SECRET))
     say(memory, 30)
-    if before:
-        index(limit=before)
+    if count:
+        index(limit=count)
+    return memory
+
+
+@pytest.mark.parametrize("before", [0, 20, 30])
+@pytest.mark.parametrize("edit", EDITS)
+def test_an_edit_between_reading_and_writing_wins(edit: str, before: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``before``: so many messages are indexed already. The others make the last segment longer."""
+    memory = with_secret(before)
     edits: list[Callable[[ConversationMemory], Any]] = [EDITS[edit]]
     documents = indexing.documents
 
@@ -187,12 +183,7 @@ def test_an_edit_between_reading_and_writing_wins(edit: str, before: int, monkey
 @pytest.mark.parametrize("before", [0, 20, 30])
 @pytest.mark.parametrize("edit", ["redact", "truncate", "clear"])
 def test_indexing_waits_for_an_edit_and_then_indexes_what_is_left(edit: str, before: int) -> None:
-    memory = build()
-    say(memory, 29)
-    memory.append("s", ChatMessage.human(SECRET))
-    say(memory, 30)
-    if before:
-        index(limit=before)
+    memory = with_secret(before)
     with transaction.atomic():
         EDITS[edit](memory)
         indexer = InThread(index_all)
@@ -225,11 +216,7 @@ def test_a_redaction_waits_for_the_index_and_then_finds_the_words(before: int, m
 
 
 def test_a_fork_whose_original_changes_before_it_is_copied_is_indexed_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    memory = build()
-    say(memory, 29)
-    memory.append("s", ChatMessage.human(SECRET))
-    say(memory, 30)
-    index_all()
+    memory = with_secret(60)
     copied = index_rows.copied
 
     def copied_and_redacted(*arguments: Any) -> Any:
@@ -262,63 +249,3 @@ def test_two_processes_that_index_a_session_write_each_message_once(monkeypatch:
     index_all()
     assert stored() == expected(memory, 300)
     assert is_whole()
-
-
-def test_whatever_happens_at_the_same_time_the_index_is_that_of_the_messages(memory: ConversationMemory) -> None:
-    say(memory, 100)
-    ended = threading.Event()
-
-    def repeat(work: Callable[[random.Random], Any], seed: int) -> int:
-        randomly, count = random.Random(seed), 0
-        while not ended.is_set():
-            with contextlib.suppress(exceptions.UnknownMessage, exceptions.SessionContended):
-                work(randomly)
-            count += 1
-        return count
-
-    works: list[Callable[[random.Random], Any]] = [
-        lambda randomly: index(limit=randomly.randint(1, 60)),
-        lambda randomly: index(limit=randomly.randint(1, 60)),
-        lambda randomly: say(memory, randomly.randint(1, 9), text=f"{SECRET} {{}}"),
-        lambda randomly: memory.redact("s", randomly.randint(1, 100)),
-        lambda randomly: memory.truncate("s", randomly.randint(60, 120)),
-    ]
-    threads = [InThread(functools.partial(repeat, work, seed)) for seed, work in enumerate(works)]
-    time.sleep(4)
-    ended.set()
-    assert all(thread.result() > 0 for thread in threads)
-    assert is_whole()
-    index_all()
-    assert indexed() == models.Session.objects.get().last_position
-    assert stored() == expected(memory, indexed())
-    assert is_whole()
-
-
-def _has_grown(reached: int) -> bool:
-    return indexed() > reached
-
-
-@pytest.mark.slow
-def test_a_long_session_is_indexed_in_portions_although_the_process_is_killed(tmp_path: pathlib.Path) -> None:
-    memory = build()
-    fill(memory, "s", 20_000)
-    models.Message.objects.filter(position=7_777).update(content=SECRET)
-    arguments = ("django", "convmemory_check", "--reindex", "--verbosity", "0")
-    killed = []
-    for number in range(2):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        program = processes.start(folder, *arguments)
-        try:
-            processes.wait_until(functools.partial(_has_grown, indexed()), "it indexes")
-        finally:
-            program.kill()
-            program.wait()
-        killed.append(indexed())
-    call_command("convmemory_check", reindex=True, verbosity=0)
-    assert 0 < killed[0] < killed[1] <= indexed() == 20_000
-    assert is_whole_index()
-    assert [segment.first for segment in stored()] == list(range(1, 20_000, 128))
-    assert secrets() == 1
-    memory.redact("s", 7_777)
-    assert secrets() == 0

@@ -12,7 +12,7 @@ from django.core.management import CommandError, call_command
 from django_convmemory import models
 from django_convmemory.maintenance import integrity
 from django_convmemory.maintenance.transfer.importing import Importer
-from django_convmemory.management import deletion
+from django_convmemory.management import choices
 from django_convmemory.memory import memories
 from django_convmemory.search import indexing
 
@@ -41,9 +41,9 @@ AGAIN = "To continue, run the command again."
     [
         (integrity, "recount", "convmemory_check --recount", "To continue, run the command with --after 0."),
         (indexing, "catch_up", "convmemory_check --reindex", "To continue, run the command with --after 0."),
-        (deletion, "delete", "convmemory_prune --inactive-for 1d", AGAIN),
-        (deletion, "delete", "convmemory_erase --key chat --no-input", AGAIN),
-        (deletion, "delete", "convmemory_erase --visitor somebody --no-input", AGAIN),
+        (choices, "delete", "convmemory_prune --inactive-for 1d", AGAIN),
+        (choices, "delete", "convmemory_erase --key chat --no-input", AGAIN),
+        (choices, "delete", "convmemory_erase --visitor somebody --no-input", AGAIN),
     ],
 )
 def test_an_interrupted_command_says_how_to_continue(

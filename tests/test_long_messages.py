@@ -10,12 +10,11 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from django_convmemory import exceptions, models
 from django_convmemory.chat_models.base import ChatRequest
-from django_convmemory.chat_models.extractive import ExtractiveChatModel
 from django_convmemory.fold import chunk
 from django_convmemory.messages import ChatMessage, spoken
 from django_convmemory.operations.handles import ConversationMemory
 from django_convmemory.rules import transcript
-from django_convmemory.store.either import Store
+from django_convmemory.store import Store
 from django_convmemory.store.in_memory import InMemoryStore
 from django_convmemory.store.orm import ORMStore
 from tests import conversations
@@ -181,14 +180,6 @@ def test_parts_of_two_prompts_are_not_mixed(store: Store, kill: Kill, monkeypatc
 # Operations between two parts.
 
 
-def test_an_append_between_two_parts_changes_nothing_of_them(store: Store) -> None:
-    model = MarkerModel(lambda request: memory.append("s", ChatMessage.ai("More.")))
-    memory = long_session(store, model)
-    memory.compact("s")
-    assert facts_sent(model) == list(range(1, 21))
-    assert_sound(memory)
-
-
 def test_a_redaction_of_the_message_drops_its_parts(store: Store, memory: Any, model: MarkerModel, kill: Kill) -> None:
     kill(memory, 2)
     memory.redact("s", 1)
@@ -298,17 +289,6 @@ def result_lines(model: MarkerModel) -> list[str]:
     return [line for line in lines if line.startswith("[tool]")]
 
 
-def test_the_extractive_model_gets_parts_too(store: Store) -> None:
-    memory = build(ExtractiveChatModel(), store=store, max_chunk_tokens=1000, max_summary_tokens=300)
-    story = "".join(f"Order {4000 + number} was sent to customer number {number} on Monday. " for number in range(400))
-    memory.append("s", ChatMessage.human(story), ChatMessage.ai("Noted. " * 30), ChatMessage.human("Thanks. " * 30))
-    assert memory.compact("s") == "published"
-    parts = [version for version in versions(memory) if version.part_end is not None]
-    assert len(parts) > 3
-    assert all(version.text.strip() for version in versions(memory))
-    assert_sound(memory)
-
-
 def test_a_part_that_is_too_long_for_the_model_is_made_smaller(store: Store) -> None:
     def refuse_long(request: ChatRequest) -> None:
         if len(transcript_of(request)) > 3000:
@@ -324,19 +304,6 @@ def test_a_part_that_is_too_long_for_the_model_is_made_smaller(store: Store) -> 
 
 
 # Rebuilds.
-
-
-def test_a_rebuild_folds_a_long_message_in_parts_again(memory: Any, model: MarkerModel) -> None:
-    memory.compact("s")
-    before = memory.load("s").summary
-    model.requests.clear()
-    model.meanwhile = lambda request: shown.append(memory.load("s").summary)
-    shown: list[str | None] = []
-    assert memory.rebuild("s") == "published"
-    assert facts_sent(model) == list(range(1, 21))
-    assert shown == [before] * len(model.requests)
-    assert covered(memory.load("s").summary or "")[:20] == list(range(1, 21))
-    assert_sound(memory)
 
 
 def test_a_rebuild_that_fails_between_two_parts_goes_on_there(memory: Any, model: MarkerModel) -> None:

@@ -342,11 +342,3 @@ def test_any_mapping_will_do() -> None:
     message = ChatMessage.from_openai(wire)
     assert message.to_openai() == {"role": "user", "content": "a", "x": {"y": 1}}
     assert type(message.extra["x"]) is FrozenDict
-
-
-@given(json_values)
-def test_frozen_values_thaw_to_what_they_were(value: Any) -> None:
-    frozen = messages.freeze(value, "value")
-    hash(frozen)
-    assert exactly(messages.thaw(frozen)) == exactly(value)
-    assert json.loads(messages.dumps(frozen)) == value

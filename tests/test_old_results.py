@@ -18,7 +18,7 @@ from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.handles import ConversationMemory
 from django_convmemory.rules.options import Options
 from django_convmemory.scheduling import NullScheduler
-from django_convmemory.store.either import Store
+from django_convmemory.store import Store
 from django_convmemory.store.in_memory import InMemoryStore
 from django_convmemory.store.orm import ORMStore
 from django_convmemory.tokens import Utf8TokenCounter

@@ -78,6 +78,13 @@ def test_every_operation_has_a_section() -> None:
     assert re.findall(r"\[`(\w+)`\]\(#\1\)", index) == named
 
 
+@pytest.mark.parametrize("cls", [ConversationMemory, SessionHandle])
+def test_every_asynchronous_twin_is_that_of_its_method(cls: type) -> None:
+    twins = [name for name in dir(cls) if name.startswith("a") and name[1:] in dir(cls)]
+    assert len(twins) > 20
+    assert [getattr(cls, name).__name__ for name in twins] == twins
+
+
 @OPERATIONS
 def test_the_signature_is_that_of_the_code(section: Section) -> None:
     signature = inspect.signature(section.operation)

@@ -94,56 +94,6 @@ def test_an_outage_of_40_minutes(
 
 
 @LONG
-def test_rebuilds_by_a_slow_model_hold_up_a_live_session_for_minutes_only(simulate: Callable[..., Simulation]) -> None:
-    provider = Provider(outage(State.DOWN, 40), seconds=50.0)
-    simulation = simulate(provider, workers=2, fallback=ExtractiveChatModel())
-    for number in range(300):
-        simulation.make_due(str(number))
-
-    simulation.run(90)
-    assert models.Session.objects.filter(rebuild_after__isnull=False).count() > 100
-    simulation.make_due("live")
-    simulation.run(100)
-
-    assert max(simulation.waits("live")) <= 7
-
-
-def test_an_outage_that_ended_while_nobody_called_the_model(simulate: Callable[..., Simulation]) -> None:
-    simulation = simulate(Provider(outage(State.DOWN, 5)), fallback=ExtractiveChatModel())
-    for number in range(3):
-        simulation.make_due(str(number))
-    simulation.run(4)
-    assert simulation.memory.pause.until_answered
-    models.Session.objects.all().delete()
-    simulation.run(60)
-    for number in range(20):
-        simulation.make_due(f"later {number}")
-
-    simulation.run(65)
-
-    assert len(simulation.folded) == 20
-    assert fallback_versions() == 0
-
-
-@LONG
-def test_an_outage_of_20_minutes(
-    simulate: Callable[..., Simulation], record_property: Callable[[str, object], None]
-) -> None:
-    provider = Provider(outage(State.DOWN, 20))
-    simulation = simulate(provider, fallback=ExtractiveChatModel())
-    for number in range(60):
-        simulation.make_due(str(number))
-
-    simulation.run(25)
-
-    assert fallback_versions() == 0
-    assert len(simulation.folded) == 60
-    last = max(simulation.folded.values()) / MINUTE - 20
-    record_property("an outage of 20 minutes with 60 due sessions: minutes until all were folded", round(last, 1))
-    assert last <= 3
-
-
-@LONG
 def test_an_outage_of_10_minutes_with_300_sessions(
     simulate: Callable[..., Simulation], record_property: Callable[[str, object], None]
 ) -> None:
@@ -179,27 +129,6 @@ def test_a_session_that_always_times_out_does_not_pause_the_alias(simulate: Call
     assert not any(sample.paused for sample in simulation.samples)
     assert max(simulation.waits("healthy")) <= 1
     assert "slow" not in simulation.folded
-
-
-@LONG
-@pytest.mark.parametrize("workers", [2, 4, 8])
-def test_four_sessions_that_always_time_out_hold_up_the_others_for_minutes_at_most(
-    workers: int, simulate: Callable[..., Simulation], record_property: Callable[[str, object], None]
-) -> None:
-    simulation = simulate(Provider(), workers=workers)
-    for number in range(4):
-        simulation.make_due(f"slow {number}", word=SLOW)
-    for number in range(60):
-        simulation.at(30 * number, functools.partial(simulation.make_due, f"healthy {number}"))
-
-    simulation.run(40)
-
-    assert not any(key.startswith("slow") for key in simulation.folded)
-    longest = max(simulation.waits("healthy"))
-    record_property(
-        f"four sessions that time out, {workers} workers: longest wait of another, minutes", round(longest, 1)
-    )
-    assert longest <= 6
 
 
 @LONG
@@ -285,18 +214,3 @@ def test_a_wrong_key(simulate: Callable[..., Simulation]) -> None:
     assert len(simulation.folded) == 60
     assert fallback_versions() == 0
     assert len(provider.calls) <= 60 + 60
-
-
-def test_a_lost_hint_costs_two_minutes_at_most(
-    simulate: Callable[..., Simulation], record_property: Callable[[str, object], None]
-) -> None:
-    simulation = simulate(Provider(), loses_hints=True)
-    for number in range(60):
-        simulation.at(number * 7.0, functools.partial(simulation.make_due, str(number)))
-
-    simulation.run(15)
-
-    waits = sorted(simulation.waits())
-    assert len(waits) == 60
-    record_property("lost hints: minutes, median and longest", (round(waits[30], 2), round(waits[-1], 2)))
-    assert waits[-1] <= 2.1

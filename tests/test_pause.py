@@ -28,8 +28,7 @@ from django_convmemory.rules.pause import Admission, Choice, Pause, Reason, Situ
 from django_convmemory.rules.strategies import Threshold
 from django_convmemory.rules.values import AttemptOutcome, AttemptRecord, Claim, NewVersion, Release, SessionName
 from django_convmemory.scheduling import NullScheduler
-from django_convmemory.store import pause as pauses
-from django_convmemory.store.either import Store
+from django_convmemory.store import Store, pause as pauses
 from django_convmemory.store.in_memory import InMemoryStore
 from django_convmemory.store.orm import ORMStore
 from tests.folding import MarkerModel, build, keys_of, outcomes, session, talk, versions
@@ -272,6 +271,8 @@ def test_a_probe_that_was_answered_makes_calls_like_any_other() -> None:
     for error in (REJECTED, DOWN):
         pause = answered.failed(error, 1, text="", counts=True, probe_until=PROBED.paused_until)
         assert not pause.holds, error
+    limited = answered.failed(RATE_LIMIT, 1, text="", counts=True, probe_until=PROBED.paused_until)
+    assert (limited.reason, limited.paused) == (Reason.RATE_LIMIT, True)
 
 
 @pytest.mark.parametrize("error", [DOWN, WRONG_KEY, REJECTED, RATE_LIMIT])
@@ -728,45 +729,20 @@ def test_any_answer_ends_it(answer: Exception | None, outage: Outage, memory: Co
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize(("retry_after", "longest"), [(None, 25), (300.0, 375)])
-def test_a_probe_that_meets_a_rate_limit_pauses_for_it_and_nobody_stands_in(
-    retry_after: float | None, longest: float
-) -> None:
+def test_a_probe_that_meets_a_rate_limit_pauses_for_it_and_nobody_stands_in() -> None:
     outage = Outage()
     memory = memory_with(outage, *"abc", fallback=ExtractiveChatModel())
     compact(memory, *"abc")
     skip(1700.0)
-    outage.error = exceptions.RateLimited("429", retry_after=retry_after)
+    outage.error = exceptions.RateLimited("429", retry_after=300.0)
 
     compact(memory, "a")
 
-    assert longest * 0.75 <= seconds_left(memory) <= longest
+    assert 300 <= seconds_left(memory) <= 375
     skip(200.0)
     assert memory.pause.silent_seconds < 300
     compact(memory, *"bc")
     assert not any(versions(key) for key in "abc")
-
-
-@pytest.mark.django_db
-def test_a_rate_limit_after_the_probe_was_answered_pauses_the_alias() -> None:
-    outage = Outage()
-    memory = memory_with(outage, *"abc", max_chunk_tokens=100)
-    talk(memory, 40, key="a")
-    compact(memory, *"abc")
-    end_pause()
-    answers = iter([None, exceptions.RateLimited("429")])
-    assert isinstance(memory.model, MarkerModel)
-
-    def answer_once(request: ChatRequest) -> None:
-        outage.error = next(answers)
-        outage(request)
-
-    memory.model.meanwhile = answer_once
-
-    memory.compact("a")  # In this process. A worker would give way to the others after its first chunk.
-
-    assert memory.pause.reason == Reason.RATE_LIMIT
-    assert memory.paused
 
 
 @pytest.mark.django_db

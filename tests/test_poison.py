@@ -11,7 +11,7 @@ from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.maintenance import integrity
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.handles import ConversationMemory
-from django_convmemory.store.either import Store
+from django_convmemory.store import Store
 from django_convmemory.store.orm import ORMStore
 from tests.chunks import assert_sound, covered_position, versions
 from tests.folding import MarkerModel, build, covered, outcomes, session, talk
@@ -69,17 +69,6 @@ def test_what_has_no_words_costs_no_call(store: Store, poison: list[ChatMessage]
     if isinstance(store, ORMStore):
         assert all(carried(store))
         assert outcomes() == []
-
-
-def test_words_after_an_empty_summary_make_the_first_text(store: Store) -> None:
-    memory = build(MarkerModel(), store=store)
-    memory.append("s", ChatMessage.human("." * 1000), ChatMessage.ai("!" * 200))
-    assert memory.compact("s") == "published"
-    assert memory.load("s").summary is None
-    talk(memory, 10)
-    assert memory.compact("s") == "published"
-    assert covered(memory.load("s").to_text()) == list(range(3, 13))
-    assert_sound(memory)
 
 
 def test_a_recount_gives_an_empty_summary_no_tokens() -> None:

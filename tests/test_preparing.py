@@ -202,15 +202,6 @@ def test_a_plan_is_made_anew_after_a_table_has_grown(
     assert sql.MESSAGE not in whole_tables()
 
 
-def test_in_a_transaction_of_the_caller(memory: ConversationBufferMemory) -> None:
-    with transaction.atomic():
-        use(memory)
-        assert len(prepared()) == PREPARED
-        transaction.set_rollback(True)
-    assert len(prepared()) == PREPARED
-    assert len(memory.load("s")) == 1
-
-
 def test_what_is_removed_is_sent_as_text(memory: ConversationBufferMemory, caplog: pytest.LogCaptureFixture) -> None:
     use(memory)
     removed()
@@ -262,19 +253,6 @@ def test_a_migration_meanwhile_does_no_harm(memory: ConversationBufferMemory, ch
         transaction.set_rollback(True)
     use(memory)
     assert len(memory.load("s")) == 1 + 2 * ENOUGH
-
-
-def test_another_schema_has_other_tables(memory: ConversationBufferMemory) -> None:
-    use(memory)
-    with transaction.atomic():
-        with connection.cursor() as cursor:
-            cursor.execute("CREATE SCHEMA other")
-            for table in (sql.SESSION, sql.MESSAGE, sql.SUMMARY):
-                cursor.execute(f"CREATE TABLE other.{table} (LIKE public.{table} INCLUDING ALL)")
-            cursor.execute("SET LOCAL search_path TO other")
-        assert memory.load("s") == []
-        transaction.set_rollback(True)
-    assert len(memory.load("s")) == 1 + ENOUGH
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,6 @@ from django_convmemory.rules.options import Options
 from scripts import long_description
 from tests import projects
 from tests.openai_server import Behaviour, OpenAIServer
-from tests.test_changes_at_once import InThread
 
 ROOT = pathlib.Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -112,16 +111,6 @@ def test_the_settings_need_no_broker(settings: Any, monkeypatch: pytest.MonkeyPa
         assert "convmemory.W008" in {message.id for message in checks.run_checks(databases=["default"])}
 
 
-def test_the_largest_prompt_is_the_one_that_the_readme_names(settings: Any) -> None:
-    settings.CONVMEMORY = module_of("settings.py")["CONVMEMORY"]
-    memory = memories["default"]
-    most = settings.CONVMEMORY["default"]["OPTIONS"]["max_context_tokens"]
-    assert memory.options.max_context_tokens == most
-    shares = (memory.strategy.threshold.tokens, memory.options.summary_tokens, memory.options.recall_tokens)
-    assert shares == (most // 3, most // 12, most // 10)
-    assert [Options().sized(limit).max_context_tokens for limit in (100, 2500)] == [6000, 7500]
-
-
 class Site:
     """The view of the README, a user who is logged in, and the server of the model."""
 
@@ -192,20 +181,8 @@ def test_a_retry_finds_the_reply_to_its_own_question(site: Site) -> None:
     assert len(site.server.log) == 2
 
 
-@pytest.mark.django_db(transaction=True)
-def test_a_double_click_asks_the_model_once(site: Site) -> None:
-    site.server.default = Behaviour(text="A language.", latency=0.5)
-
-    clicks = [InThread(lambda: site.post("What is Rust?")) for _ in range(3)]
-
-    assert [click.result() for click in clicks] == [OK] * 3
-    assert len(site.server.log) == 1
-    assert site.stored() == CONVERSATION
-
-
 FAILURES = {
     "a wrong key": Behaviour("unauthorized"),
-    "a body that is not JSON": Behaviour("malformed"),
     "a page instead of an answer": Behaviour("html"),
     "no choice": Behaviour("raw", body={"id": "c", "object": "chat.completion", "choices": []}),
     "an empty reply": Behaviour(text=""),
@@ -227,30 +204,12 @@ def test_after_a_failure_of_the_model_a_retry_is_answered(site: Site, failure: B
     assert site.stored() == CONVERSATION
 
 
-def test_the_error_says_that_the_key_is_missing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OPENAI_API_KEY")
-    # Versions of the client differ in what they raise.
-    with pytest.raises((openai.OpenAIError, TypeError), match="key"):
-        site.post("What is Rust?")
-    assert site.stored() == CONVERSATION[:1]
-
-
 @pytest.mark.parametrize(
     ("text", "key", "status"),
     [("", "key-1", 400), (" \n", "key-1", 400), ("What is Rust?", "", 400), ("word " * 40_000, "key-1", 413)],
 )
 def test_what_cannot_be_asked_is_refused(site: Site, text: str, key: str, status: int) -> None:
     assert (site.post(text, key)[0], site.stored(), site.server.log) == (status, [], [])
-
-
-def test_a_key_is_not_taken_for_another_text(site: Site) -> None:
-    site.post("What is Rust?")
-
-    status, answer = site.post("What is ownership?")
-
-    assert status == 422
-    assert "idempotency key" in answer["error"]
-    assert site.stored() == CONVERSATION
 
 
 def test_a_request_that_has_waited_long_enough_is_told_when_to_try_again(site: Site) -> None:
@@ -263,16 +222,6 @@ def test_a_request_that_has_waited_long_enough_is_told_when_to_try_again(site: S
     site.namespace["ask"] = ask
     assert site.post("What is Rust?") == OK
     assert [(answer.status_code, answer["Retry-After"]) for answer in answers] == [(409, "5")]
-
-
-def test_a_question_that_was_edited_meanwhile_is_a_conflict(site: Site) -> None:
-    def ask(turn: Turn) -> str:
-        turn.session.replace(0, {"role": "user", "content": "What is ownership?"})
-        return "A language."
-
-    site.namespace["ask"] = ask
-    assert [site.post("What is Rust?")[0] for _ in range(2)] == [409, 409]
-    assert site.stored() == [("user", "What is ownership?")]
 
 
 def test_the_client_gives_up_before_the_turn_is_lost() -> None:

@@ -20,9 +20,9 @@ from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.edit import Redacted
 from django_convmemory.operations.handles import ConversationMemory
-from django_convmemory.store.either import Store
+from django_convmemory.store import Store
 from django_convmemory.store.orm import ORMStore
-from tests.chunks import assert_sound, before_each_call, covered_position, spoken_in
+from tests.chunks import assert_sound, before_each_call, covered_position
 from tests.folding import MarkerModel, build, covered, session, talk
 
 pytestmark = [pytest.mark.django_db, pytest.mark.vendors]
@@ -297,13 +297,3 @@ def test_removed_messages_are_not_sent(store: Store, monkeypatch: pytest.MonkeyP
     before_each_call(store, monkeypatch, lambda: memory.truncate("s", 0) if how == "truncate" else memory.clear("s"))
     assert memory.compact("s") == "not_due"
     assert model.requests == []
-
-
-def test_the_redaction_of_a_message_that_is_not_folded_now_keeps_it_from_the_next_fold(store: Store) -> None:
-    model = MarkerModel()
-    memory = with_secret(store, model)
-    memory.redact("s", 10)
-    assert memory.compact("s") == "published"
-    talk(memory, 10)
-    assert memory.compact("s") == "published"
-    assert 10 not in covered("".join(map(spoken_in, model.requests)))

@@ -17,7 +17,7 @@ from django_convmemory.clock import Clock
 from django_convmemory.fold import replacing
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.handles import ConversationMemory
-from django_convmemory.store.either import Store
+from django_convmemory.store import Store
 from django_convmemory.store.orm import ORMStore
 from tests import bad_answers, dialogues
 from tests.bad_answers import Faithful

@@ -13,36 +13,6 @@ from django_convmemory.messages import ChatMessage
 REQUEST = base.ChatRequest([ChatMessage.human("What is Rust?")])
 
 
-def test_is_a_chat_model() -> None:
-    model = ScriptedChatModel(name="tiny", deadline=2.5)
-
-    assert isinstance(model, base.ChatModel)
-    assert (model.name, model.deadline) == ("tiny", 2.5)
-
-
-def test_gives_texts_messages_and_responses_in_order() -> None:
-    message = ChatMessage.ai("A message.")
-    response = base.ChatResponse(ChatMessage.ai("A resp"), finish_reason="length")
-    model = ScriptedChatModel(["A text.", message, response])
-
-    assert model.chat(REQUEST) == base.ChatResponse(ChatMessage.ai("A text."))
-    assert model.chat(REQUEST) == base.ChatResponse(message)
-    assert model.chat(REQUEST) is response
-
-
-def test_exceptions_of_the_script_are_raised() -> None:
-    busy = exceptions.ModelUnavailable("busy", retry_after=3)
-    model = ScriptedChatModel([busy, exceptions.ContentRefused, KeyboardInterrupt])
-
-    with pytest.raises(exceptions.ModelUnavailable) as raised:
-        model.chat(REQUEST)
-    assert raised.value is busy
-    with pytest.raises(exceptions.ContentRefused):
-        model.chat(REQUEST)
-    with pytest.raises(KeyboardInterrupt):
-        model.chat(REQUEST)
-
-
 def test_achat_does_as_chat_does() -> None:
     model = ScriptedChatModel(["One.", exceptions.BadModelOutput("cut")])
 
@@ -50,17 +20,6 @@ def test_achat_does_as_chat_does() -> None:
     with pytest.raises(exceptions.BadModelOutput):
         asyncio.run(model.achat(REQUEST))
     assert model.requests == [REQUEST, REQUEST]
-
-
-def test_every_request_is_recorded_also_a_failed_one() -> None:
-    other = base.ChatRequest([ChatMessage.human("And ownership?")])
-    model = ScriptedChatModel([exceptions.ModelUnavailable("busy"), "One."])
-
-    with pytest.raises(exceptions.ModelUnavailable):
-        model.chat(REQUEST)
-    model.chat(other)
-
-    assert model.requests == [REQUEST, other]
 
 
 def test_an_exhausted_script_fails_the_test_and_says_how_to_repair_it() -> None:
@@ -72,13 +31,6 @@ def test_an_exhausted_script_fails_the_test_and_says_how_to_repair_it() -> None:
 
     assert isinstance(raised.value, AssertionError)
     assert not isinstance(raised.value, exceptions.ConvMemoryError)
-
-
-def test_replies_can_be_added_later() -> None:
-    model = ScriptedChatModel(["One."])
-    model.add("Two.", ChatMessage.ai("Three."))
-
-    assert [model.chat(REQUEST).message.text for _ in range(3)] == ["One.", "Two.", "Three."]
 
 
 def test_each_reply_is_given_once_to_many_threads() -> None:

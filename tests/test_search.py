@@ -29,14 +29,6 @@ from tests.test_what_is_read import statements
 pytestmark = pytest.mark.vendors
 
 
-@pytest.fixture(params=["memory", pytest.param("database", marks=pytest.mark.django_db)])
-def store(request: pytest.FixtureRequest) -> Any:
-    if request.param == "memory":
-        return InMemoryStore()
-    request.getfixturevalue("db")
-    return ORMStore()
-
-
 def window(store: Any, **options: Any) -> ConversationWindowMemory:
     return ConversationWindowMemory(store, 4, counter=Utf8TokenCounter(), **options)
 
@@ -193,16 +185,6 @@ def test_any_text_is_a_query(store: Any, query: str) -> None:
     assert memory.search(query, session="s") == []
 
 
-def test_what_was_folded_is_found(store: Any) -> None:
-    memory = ConversationSummaryBufferMemory(store, ScriptedChatModel(["They talked."] * 50), 60)
-    memory.append("s", ChatMessage.human("The code of the safe is LC-204817."))
-    for number in range(40):
-        memory.append("s", ChatMessage.human(f"Small talk {number} " + "and so on " * 5))
-    assert memory.load("s").covered > 1
-    for query in ("LC-204817", "204817", "code of the safe"):
-        assert positions(memory.search(query, session="s"))[0] == 1
-
-
 def test_while_the_model_is_down_nothing_is_left_unindexed(store: Any) -> None:
     model = ScriptedChatModel([ModelUnavailable("503")] * 3000)
     memory = ConversationSummaryBufferMemory(store, model, 60, scheduler=NullScheduler())
@@ -232,15 +214,6 @@ def test_while_the_alias_is_paused_the_sweep_has_sessions_indexed(store: Any) ->
     assert memory.sweep(queued_for=0) == []
 
 
-def test_an_incomplete_search_has_the_session_indexed(store: Any) -> None:
-    memory = ConversationSummaryBufferMemory(store, ScriptedChatModel([]), 100_000)
-    memory.append("s", ChatMessage.human("The heron has landed."), *[ChatMessage.human("Remark")] * 900)
-    assert not memory.search("heron", session="s").complete
-    hits = memory.search("heron", session="s")
-    assert hits.complete
-    assert positions(hits)[0] == 1
-
-
 def test_an_incomplete_search_of_a_person_has_the_sessions_indexed(store: Any) -> None:
     memory = ConversationSummaryBufferMemory(store, ScriptedChatModel([]), 100_000)
     for number in range(60):
@@ -248,19 +221,6 @@ def test_an_incomplete_search_of_a_person_has_the_sessions_indexed(store: Any) -
         memory.session(f"s{number}", visitor="v").append(*[ChatMessage.human(text)] * 20)
     first = memory.search("heron", visitor="v", limit=100)
     assert not first.complete
-    assert memory.search("heron", visitor="v").complete
-    [hit] = memory.search("heron of day 7", visitor="v", limit=1)
-    assert (hit.session.key, hit.excerpt) == ("s7", "The heron of day 7.")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", [ConversationWindowMemory, ConversationSummaryBufferMemory])
-def test_a_search_of_more_than_512_sessions_becomes_complete(store: Any, kind: Any) -> None:
-    model = ScriptedChatModel([]) if kind is ConversationSummaryBufferMemory else None
-    memory = kind(store, **({"model": model, "max_token_limit": 100_000} if model else {"window_size": 4}))
-    for number in range(530):
-        memory.session(f"s{number}", visitor="v").append(ChatMessage.human(f"The heron of day {number}."))
-    assert not memory.search("heron", visitor="v").complete
     assert memory.search("heron", visitor="v").complete
     [hit] = memory.search("heron of day 7", visitor="v", limit=1)
     assert (hit.session.key, hit.excerpt) == ("s7", "The heron of day 7.")

@@ -15,7 +15,7 @@ from django_convmemory.memory import (
     ConversationWindowMemory,
 )
 from django_convmemory.messages import ChatMessage
-from django_convmemory.store.either import Store
+from django_convmemory.store import Store
 
 pytestmark = pytest.mark.django_db
 

@@ -13,10 +13,8 @@ from django_convmemory import exceptions, models
 from django_convmemory.memory import ConversationBufferMemory
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.handles import ConversationMemory
-from django_convmemory.store import creating
-from django_convmemory.store.in_memory import InMemoryStore
+from django_convmemory.store import Store, appending
 from django_convmemory.store.orm import ORMStore
-from tests import event_loops
 from tests.test_changes_at_once import InThread
 
 pytestmark = pytest.mark.vendors
@@ -31,9 +29,9 @@ def nested(levels: int) -> dict[str, Any]:
     return value
 
 
-@pytest.fixture(params=[ORMStore, InMemoryStore])
-def memory(request: pytest.FixtureRequest, db: None) -> ConversationMemory:
-    return ConversationBufferMemory(request.param())
+@pytest.fixture
+def memory(store: Store) -> ConversationMemory:
+    return ConversationBufferMemory(store)
 
 
 def test_a_session_is_created_empty_and_appended_to(memory: ConversationMemory) -> None:
@@ -153,23 +151,6 @@ def test_what_cannot_be_stored_is_refused(memory: ConversationMemory, fields: di
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_asynchronous_operations_do_the_same() -> None:
-    memory = ConversationBufferMemory(ORMStore())
-
-    async def use() -> bool:
-        chat = memory.session("main")
-        await chat.acreate(title="old")
-        await chat.aupdate(title="new")
-        assert await memory.adelete("main", 0)
-        await memory.acreate("main")
-        await memory.aupdate("main", metadata={"a": 1})
-        return await chat.adelete()
-
-    assert event_loops.run(use())
-    assert not models.Session.objects.exists()
-
-
-@pytest.mark.django_db(transaction=True)
 def test_a_table_that_django_does_not_know_is_no_contention() -> None:
     """Such as the table of an app that was removed from the settings."""
     memory = ConversationBufferMemory(ORMStore())
@@ -194,7 +175,7 @@ def test_a_constraint_that_stays_violated_is_no_contention(monkeypatch: pytest.M
     def refuse(*args: Any, **options: Any) -> models.Session:
         raise IntegrityError("NOT NULL constraint failed: convmemory_session.tenant")
 
-    monkeypatch.setattr(creating, "create", refuse)
+    monkeypatch.setattr(appending, "create_session", refuse)
     memory = ConversationBufferMemory(ORMStore())
     with pytest.raises(IntegrityError, match="tenant"):
         memory.append("main", HELLO, idempotency_key=key)

@@ -115,23 +115,6 @@ def test_summary_buffer_moves_the_reference_split_to_the_end_of_its_exchange(lim
         assert SummaryBuffer(limit).plan(*tail) == (ends[0] if ends else tail.newest)
 
 
-@pytest.mark.parametrize(
-    ("limit", "tokens", "split"),
-    [
-        (50, [3, 20, 6, 23], 3),
-        (5, [1, 2, 4], 2),
-        (5, [4, 4], 1),
-        (3, [1, 1, 1, 1], 3),
-        (10, [3, 3, 3, 3], 3),
-        (10, [3, 3, 3], 0),
-        (10, [5, 5], 0),
-        (10, [6, 2, 3], 1),
-    ],
-)
-def test_summary_buffer_splits_of_the_reference(limit: int, tokens: list[int], split: int) -> None:
-    assert SummaryBuffer(limit).plan(tokens, list(range(len(tokens)))) == split
-
-
 @given(st.integers(0, 8), plain_tails)
 def test_summary_keeps_its_last_messages(buffer_size: int, tail: Tail) -> None:
     kept = len(tail.tokens) - SummaryWindow(buffer_size).plan(*tail)
@@ -194,11 +177,6 @@ def test_token_buffer_shows_exactly_what_its_limit_holds(tokens: list[int], firs
 )
 def test_no_more_is_read_than_can_be_shown(strategy: Strategy, view: View) -> None:
     assert strategy.view() == view
-
-
-@given(tails)
-def test_buffer_shows_everything(tail: Tail) -> None:
-    assert Buffer().shown_from(*tail) == 0
 
 
 @pytest.mark.parametrize("strategy", [Window(3), TokenBuffer(5)])

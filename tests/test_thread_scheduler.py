@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import pathlib
-import subprocess
 import sys
 import threading
-import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,30 +18,12 @@ from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.handles import ConversationMemory
 from tests import processes
-from tests.openai_server import Behaviour, OpenAIServer
-from tests.projects import append_until_due, asking, scripted
+from tests.projects import append_until_due, scripted
 from tests.test_sweep_command import alias_settings, due, folded
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 THREAD = {"BACKEND": "django_convmemory.sweeping.ThreadScheduler"}
-
-
-def eventually(true: Callable[[], bool]) -> bool:
-    """Wait for the thread, which needs a fraction of a second, at most half a minute."""
-    ends = time.monotonic() + 30
-    while not (held := true()) and time.monotonic() < ends:
-        time.sleep(0.01)  # The other thread works meanwhile.
-    return held
-
-
-def start_shell(folder: pathlib.Path, code: str, conversations: dict[str, Any]) -> subprocess.Popen[bytes]:
-    return processes.start(folder, "django", "shell", "--verbosity", "0", "--command", code, CONVMEMORY=conversations)
-
-
-def output(folder: pathlib.Path) -> list[str]:
-    """Return the whole lines that a process has printed."""
-    return [line for line in (folder / "output").read_text().splitlines(keepends=True) if line.endswith("\n")]
 
 
 def threads() -> list[threading.Thread]:
@@ -63,7 +42,7 @@ def default(settings: Any) -> Iterator[ConversationMemory]:
 def test_a_session_that_becomes_due_is_folded_in_another_thread(default: ConversationMemory) -> None:
     append_until_due(default, "a")
 
-    assert eventually(lambda: models.Summary.objects.filter(session__key="a").exists())
+    processes.wait_until(lambda: models.Summary.objects.filter(session__key="a").exists(), "it is folded")
     assert len(threads()) == 1
 
 
@@ -76,7 +55,7 @@ def test_an_append_is_stored_where_no_thread_can_be_started(
         assert not default.scheduler.request(default, session.pk, "rebuild")
     assert "No thread can be started" in caplog.text
     append_until_due(default, "b")
-    assert eventually(lambda: models.Summary.objects.values("session").distinct().count() == 2)
+    processes.wait_until(lambda: models.Summary.objects.values("session").distinct().count() == 2, "it is folded")
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -84,9 +63,9 @@ def test_a_thread_that_has_died_is_replaced(default: ConversationMemory, monkeyp
     with monkeypatch.context() as patched:
         patched.setattr(sweeping.Sweeper, "sweep", lambda sweeper: sys.exit())
         append_until_due(default, "a")
-        assert eventually(lambda: not threads())
+        processes.wait_until(lambda: not threads(), "the thread ends")
     append_until_due(default, "b")
-    assert eventually(lambda: models.Summary.objects.values("session").distinct().count() == 2)
+    processes.wait_until(lambda: models.Summary.objects.values("session").distinct().count() == 2, "it is folded")
 
 
 def test_the_first_requests_find_what_a_killed_process_has_left(
@@ -106,17 +85,17 @@ def test_the_first_requests_find_what_a_killed_process_has_left(
     monkeypatch.delattr(mail, "outbox")
     request_started.send(type(default))
 
-    assert eventually(lambda: all(map(folded, sessions)))
+    processes.wait_until(lambda: all(map(folded, sessions)), "it is folded")
     assert not any(map(folded, others))
 
 
 def test_requests_are_carried_out(default: ConversationMemory) -> None:
     append_until_due(default, "a")
-    assert eventually(lambda: models.Summary.objects.filter(session__key="a").count() == 1)
+    processes.wait_until(lambda: models.Summary.objects.filter(session__key="a").count() == 1, "it is folded")
 
     assert default.request_rebuild("a")
 
-    assert eventually(lambda: models.Summary.objects.filter(session__key="a").count() > 1)
+    processes.wait_until(lambda: models.Summary.objects.filter(session__key="a").count() > 1, "it is folded")
 
 
 def test_a_request_is_refused_when_too_many_wait(default: ConversationMemory, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,23 +114,14 @@ def test_an_error_does_not_end_the_thread(
         "default": alias_settings(scheduler=THREAD),
     }
     append_until_due(memories["bad"], "a")
-    assert eventually(lambda: "could not be folded in the background" in caplog.text)
+    processes.wait_until(lambda: "could not be folded in the background" in caplog.text, "the error is logged")
 
     append_until_due(memories["default"], "b")
 
-    assert eventually(lambda: models.Summary.objects.filter(session__key="b").exists())
+    processes.wait_until(lambda: models.Summary.objects.filter(session__key="b").exists(), "it is folded")
     assert len(threads()) == 1
 
 
-# Appends to ten sessions until it is killed.
-APPENDS = """
-import itertools
-from django_convmemory.memory import memories
-
-for number in itertools.count():
-    memories["default"].append(f"s{number % 10}", {"role": "user", "content": f"The cat sat on mat {number}. " * 20})
-    print(number % 10, flush=True)
-"""
 # What the second request of a process does: the first one makes the memories.
 REQUESTS = """
 import time
@@ -167,28 +137,16 @@ while models.Session.objects.due().exists():
 
 
 @pytest.mark.slow
-def test_processes_that_are_killed_lose_nothing(tmp_path: pathlib.Path, settings: Any, server: OpenAIServer) -> None:
-    server.default = Behaviour(text="They talked about the cat and the mat.", latency=0.3)
-    alias = alias_settings(asking(server), THREAD)
-    stored: Counter[str] = Counter()
-    for run in range(3):
-        folder = tmp_path / str(run)
-        folder.mkdir()
-        process = start_shell(folder, APPENDS, {"default": alias})
-        processes.wait_until(lambda: len(output(folder)) >= 100, "a hundred messages are stored")  # noqa: B023
-        process.kill()
-        process.wait()
-        stored.update(f"s{line.strip()}" for line in output(folder))
+def test_a_new_process_folds_what_is_left_and_ends(tmp_path: pathlib.Path, settings: Any) -> None:
+    settings.CONVMEMORY = {"default": alias_settings()}
+    sessions = due(memories["default"], *"abc")
 
-    # A killed process holds its lease until it ends: nobody waits for that here.
-    models.Session.objects.update(lease_expires_at=None)
-    (tmp_path / "last").mkdir()
-    last = start_shell(tmp_path / "last", REQUESTS, {"default": alias})
+    process = processes.start(
+        tmp_path,
+        *("django", "shell", "--verbosity", "0", "--command", REQUESTS),
+        CONVMEMORY={"default": alias_settings(scheduler=THREAD)},
+    )
 
-    assert last.wait(processes.PATIENCE) == 0
-    settings.CONVMEMORY = {"default": alias}
+    assert process.wait(processes.PATIENCE) == 0
+    assert all(map(folded, sessions))
     assert list(integrity.check(models.Session.objects.all())) == []
-    # A message whose process was killed before it said so may be there too.
-    counts = Counter(models.Message.objects.values_list("session__key", flat=True))
-    assert all(0 <= counts[key] - stored[key] <= 3 for key in stored)
-    assert models.Summary.objects.values("session").distinct().count() == 10

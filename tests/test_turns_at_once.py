@@ -60,11 +60,16 @@ def test_an_asynchronous_function_appends_while_a_synchronous_reader_reads_under
     assert found == [["It is found."]]
 
 
-def test_a_double_click_of_again_asks_once(
-    memory: ConversationSummaryBufferMemory, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("again", [True, False], ids=["again", "a stored question"])
+def test_a_double_click_asks_once(
+    again: bool, memory: ConversationSummaryBufferMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second request looks for the key just before the first one stores it."""
-    question = memory.answer("s", "Hi", lambda turn: "Hello!").question
+    which: dict[str, Any] = {}
+    if again:
+        which["again"] = memory.answer("s", "Hi", lambda turn: "Hello!").question
+    else:
+        memory.append("s", ChatMessage.human("Hi"))
     asked = []
 
     def ask(turn: Turn) -> str:
@@ -76,29 +81,12 @@ def test_a_double_click_of_again_asks_once(
     def look(*arguments: Any) -> Any:
         found = looks(*arguments)
         monkeypatch.undo()
-        memory.answer("s", again=question, ask=ask, key="k")
+        memory.answer("s", ask=ask, key="k", **which)
         return found
 
     monkeypatch.setattr(ORMStore, "keyed_question", look)
-    turn = memory.answer("s", again=question, ask=ask, key="k")
+    turn = memory.answer("s", ask=ask, key="k", **which)
     assert (len(asked), turn.replayed, turn.text) == (1, True, "Good day!")
-
-
-def test_a_double_click_on_a_stored_question_gets_the_reply(
-    memory: ConversationSummaryBufferMemory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    memory.append("s", ChatMessage.human("Hi"))
-    looks = ORMStore.keyed_question
-
-    def look(*arguments: Any) -> Any:
-        found = looks(*arguments)
-        monkeypatch.undo()
-        memory.answer("s", None, lambda turn: "Good day!", key="k")
-        return found
-
-    monkeypatch.setattr(ORMStore, "keyed_question", look)
-    turn = memory.answer("s", None, lambda turn: "Once more.", key="k")
-    assert (turn.replayed, turn.text) == (True, "Good day!")
 
 
 def test_a_stream_that_speaks_keeps_its_turn_whatever_the_timeout() -> None:

@@ -23,7 +23,6 @@ OPENAI = {"prompt_tokens": 1200, "completion_tokens": 40, "prompt_tokens_details
     ("reported", "expected"),
     [
         (OPENAI, MessageUsage(1200, 1024, 40)),
-        ({"prompt_tokens": 1200, "completion_tokens": 40}, MessageUsage(1200, 0, 40)),
         ({"prompt_tokens": 1200, "prompt_tokens_details": None}, MessageUsage(1200, 0, 0)),
         # The Responses API.
         (
@@ -48,7 +47,6 @@ OPENAI = {"prompt_tokens": 1200, "completion_tokens": 40, "prompt_tokens_details
         ),
         ({}, None),
         (None, None),
-        ([], None),
         ({"prompt_tokens": "1200"}, None),
         ({"prompt_tokens": True}, None),
         ({"prompt_tokens": -1}, None),

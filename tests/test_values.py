@@ -36,11 +36,3 @@ def test_the_first_pinned_message_is_shown_and_then_the_newest_that_fit(max_toke
     pinned = [Pinned(1, 10), Pinned(4, 10), Pinned(9, 5)]
     assert values.shown_pinned(pinned, max_tokens) == positions
     assert values.shown_pinned([], max_tokens) == []
-
-
-def test_a_session_that_is_gone_is_named() -> None:
-    assert "'main'" in str(values.gone(SessionName("default", "main")))
-
-
-def test_the_type_of_who_cannot_own_a_session_is_named() -> None:
-    assert "type dict" in str(values.no_owner({}))

@@ -50,7 +50,7 @@ def test_statements_of_append_and_load_do_not_depend_on_the_history() -> None:
     chat = memory()
     limit = 3 if connection.vendor == "mysql" else 2
     counts = []
-    for size in (10, 1_000, 100_000):
+    for size in (10, 10_000):
         key = f"session of {size}"
         fill(chat, key, size)
         loaded = statements(functools.partial(chat.load, key, system="Be kind."))
@@ -64,7 +64,7 @@ def test_statements_of_append_and_load_do_not_depend_on_the_history() -> None:
         assert context.omitted == 0
         assert context[0].text == "Answer in French."
         counts.append([len(sent) for sent in (pinned, appended, many, keyed, loaded, with_pinned)])
-    assert counts[0] == counts[1] == counts[2]
+    assert counts[0] == counts[1]
     assert counts[0][:3] == [1 if connection.vendor == "postgresql" else limit] * 3
     assert counts[0][3] <= limit + 1
     assert counts[0][4:] == [1 + LOOKUPS, 2 + LOOKUPS]

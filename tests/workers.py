@@ -32,12 +32,12 @@ class Worker:
 
 
 @contextlib.contextmanager
-def worker_of(broker_url: str, folder: pathlib.Path, *, max_token_limit: int = 200) -> Iterator[Worker]:
+def worker_of(broker_url: str, folder: pathlib.Path) -> Iterator[Worker]:
     """Start a worker with one process. Its log and other files are in ``folder``."""
     site = projects.make_project(broker_url)
     with OpenAIServer() as server:
         memory = {
-            "OPTIONS": {"max_token_limit": max_token_limit},
+            "OPTIONS": {"max_token_limit": 200},
             "CHAT_MODEL": projects.asking(server),
             "SCHEDULER": {"BACKEND": "django_convmemory.tasks.CeleryScheduler", "OPTIONS": {"queue": site.queue}},
         }

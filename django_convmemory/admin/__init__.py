@@ -6,7 +6,7 @@ This module has the list, and the views of a session, the overview and the actio
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from django.contrib import admin, messages
@@ -30,7 +30,7 @@ from django_convmemory.admin import actions, finding, lists
 from django_convmemory.admin.actions import REDACT, WORK, Work
 from django_convmemory.admin.overview import Overview
 from django_convmemory.admin.page import SessionPage
-from django_convmemory.admin.waiting import PauseNotice, Status, failing_aliases, pauses
+from django_convmemory.admin.waiting import Status, failing_aliases, pauses
 from django_convmemory.exceptions import ConvMemoryError
 from django_convmemory.memory import memories
 from django_convmemory.templatetags.convmemory import moment, number
@@ -47,7 +47,6 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     """Shows sessions. Nobody edits their rows by hand: every action that changes a session calls its memory."""
 
     list_display = ("named", "state", "whose", "alias", "length", "budget", "updated")
-    list_display_links = ("named",)
     list_filter = (lists.AliasFilter, lists.StateFilter)
     list_per_page = 50
     list_max_show_all = 0
@@ -110,6 +109,7 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         may_see_overview = self.has_overview_permission(request)
+        alias_pauses = pauses(self.get_queryset(request), memories)
         context = {
             # Django's title is "Select session to change", and nothing is selected here to be changed.
             "title": capfirst(self.opts.verbose_name_plural),
@@ -117,7 +117,7 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             "search_var": SEARCH_VAR,
             "may_see_overview": may_see_overview,
             # Without that permission, only pauses that hold up sessions of this user's list are shown.
-            "pauses": [pause for pause in self._pauses(request, memories) if may_see_overview or pause.waiting],
+            "pauses": [pause for pause in alias_pauses if may_see_overview or pause.waiting],
         }
         response = super().changelist_view(request, context | (extra_context or {}))
         if isinstance(response, TemplateResponse) and response.context_data is not None:
@@ -207,10 +207,12 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         session = self._session(request, object_id)
         if request.method not in ("GET", "HEAD"):
             return HttpResponseNotAllowed(["GET", "HEAD"])
-        at, before, version = _integers(request, "at", "before", "version")
+        at, before, version = (lists.integer(request.GET.get(name, "")) for name in ("at", "before", "version"))
         if at is not None:
             return self._at(request, session, at)
-        alias_pauses = self._pauses_of(request, session)
+        # Without a pause no statement is needed.
+        paused = session.pause  # type: ignore[attr-defined]
+        alias_pauses = pauses(self.get_queryset(request), [session.alias]) if paused else []
         phrase = finding.phrase_of(request.GET.get("find", ""))
         return self._page(
             request,
@@ -326,15 +328,6 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         parameters["before"] = str(finding.page_of(session, position))
         return HttpResponseRedirect(f"?{parameters.urlencode()}#m{position}")
 
-    def _pauses(self, request: HttpRequest, aliases: Iterable[str]) -> list[PauseNotice]:
-        """Return the pauses of ``aliases``, with the sessions that the user may see."""
-        sessions: Any = self.get_queryset(request)
-        return pauses(sessions, aliases)
-
-    def _pauses_of(self, request: HttpRequest, session: models.Session) -> list[PauseNotice]:
-        """Return the pause of the session's alias, if there is one. Otherwise no statement is needed."""
-        return self._pauses(request, [session.alias]) if session.pause else []  # type: ignore[attr-defined]
-
     def _owner_url(self, session: models.Session) -> str | None:
         """Return the address of the owner in this admin site, or None if it has no users."""
         if session.owner_id is None:
@@ -351,8 +344,3 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         opts = opts or self.opts
         view = f"admin:{opts.app_label}_{opts.model_name}_{name}"
         return reverse(view, args=arguments, current_app=self.admin_site.name)
-
-
-def _integers(request: HttpRequest, *names: str) -> list[int | None]:
-    """Return these parameters of the address, each an integer, or None if it is not there or no integer."""
-    return [lists.integer(request.GET.get(name, "")) for name in names]

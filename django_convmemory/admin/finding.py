@@ -12,6 +12,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from django.db.models import QuerySet
@@ -67,6 +68,12 @@ def page_of(session: models.Session, position: int) -> int:
     return min(position + AFTER, session.last_position) + 1
 
 
+def _having_words(hits: Iterable[Hit]) -> list[Hit]:
+    """Return the messages that have the words, or those of the time if the text is a date alone."""
+    hits = list(hits)
+    return [hit for hit in hits if hit.marks] or hits
+
+
 # In a session.
 
 
@@ -107,13 +114,9 @@ class PhraseSearch:
     context: Context
 
     @cached_property
-    def _query(self) -> Query:
+    def query(self) -> Query:
+        """The words that are looked for. It is empty if the phrase has stop words only, or no words."""
         return tokenizer.query(self.phrase)
-
-    @property
-    def has_no_words(self) -> bool:
-        """Whether the phrase has stop words only, or no words."""
-        return self._query.empty
 
     @cached_property
     def hits(self) -> Hits:
@@ -122,19 +125,14 @@ class PhraseSearch:
     @property
     def more(self) -> bool:
         """Whether there may be more messages than are shown."""
-        return len(self._having) > SHOWN or len(self.hits) == READ
-
-    @cached_property
-    def _having(self) -> list[Hit]:
-        # A date alone finds messages without its words.
-        return [hit for hit in self.hits if hit.marks] or list(self.hits)
+        return len(_having_words(self.hits)) > SHOWN or len(self.hits) == READ
 
     @cached_property
     def found(self) -> list[Mention]:
         """The messages that have words of the phrase, the best first."""
         folds = ((each.first_position, each.last_position, each.number) for each in self.versions if each.folds)
         ends = [(last, number) for _first, last, number in sorted(explain.current_line(folds))]
-        having = self._having[:SHOWN]
+        having = _having_words(self.hits)[:SHOWN]
         explained = explain.explained([(hit.position, hit.role, 0) for hit in having], self.context, ends)
         return [self._found(hit, entry) for hit, entry in zip(having, explained, strict=True)]
 
@@ -163,7 +161,7 @@ class PhraseSearch:
                 first,
                 last,
                 folds=invalidated_at is None and number <= self.session.current_version,
-                has_words=has_words(text, self._query) if text else None,
+                has_words=has_words(text, self.query) if text else None,
             )
             for number, first, last, invalidated_at, text in rows.values_list(*columns)[:VERSIONS]
         ]
@@ -241,9 +239,7 @@ class TextSearch:
 
     @cached_property
     def _having(self) -> list[Hit]:
-        """The messages that have the words, or those of the time if the text is a date alone."""
-        hits = list(itertools.chain.from_iterable(self._by_memory))
-        return [hit for hit in hits if hit.marks] or hits
+        return _having_words(itertools.chain.from_iterable(self._by_memory))
 
     @cached_property
     def hits(self) -> list[tuple[models.Session, Hit, int]]:

@@ -22,7 +22,6 @@ from django_convmemory.admin.finding import PhraseSearch
 from django_convmemory.admin.waiting import PauseNotice, Status
 from django_convmemory.context.assembly import Context, Part
 from django_convmemory.maintenance import explain
-from django_convmemory.operations.handles import ConversationMemory
 
 ATTEMPTS = 3
 
@@ -63,15 +62,10 @@ class SessionPage:
     def using(self) -> str:
         return self.session._state.db or "default"
 
-    @property
-    def memory(self) -> ConversationMemory | None:
-        """The session's memory, or None if its alias is not in the settings."""
-        return self.status.memory
-
     @cached_property
     def context(self) -> Context:
         """The context that a model is sent now."""
-        return self.memory.load(self.session) if self.memory else Context()
+        return self.status.memory.load(self.session) if self.status.memory else Context()
 
     @cached_property
     def status(self) -> Status:
@@ -94,14 +88,14 @@ class SessionPage:
 
     @property
     def budget(self) -> int | None:
-        return self.memory.options.max_context_tokens if self.memory else None
+        return self.status.memory.options.max_context_tokens if self.status.memory else None
 
     @cached_property
     def finding(self) -> PhraseSearch | None:
         """What is found of the phrase, or None if nothing is looked for."""
-        if not (self.phrase and self.memory):
+        if not (self.phrase and self.status.memory):
             return None
-        return PhraseSearch(self.memory, self.session, self.phrase, self.context)
+        return PhraseSearch(self.status.memory, self.session, self.phrase, self.context)
 
     @cached_property
     def timeline(self) -> list[timeline.Bubble]:
@@ -201,6 +195,8 @@ MAX_WORDS, MAX_PAIRS = 3000, 20_000
 # A date or another number of several parts, a character of a script that has no blanks between words, or a word, each
 # with the blanks after it, or another character.
 _WORDS = re.compile(r"\d+(?:[-.:/,]\d+)+\s*|[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]+\s*|\W")
+# A full stop within "example.org" ends nothing.
+_SENTENCE = re.compile(r".*?(?:[。！？\n]|[.!?](?=\s|\Z)|\Z)\s*", re.DOTALL)
 # Sentences with a smaller share of equal words are not compared word by word: they are about different things.
 _ALIKE = 0.4
 
@@ -218,7 +214,7 @@ def words(before: str, after: str) -> list[DiffWords]:
     if not old or len(old) > MAX_WORDS or len(new) > MAX_WORDS or _pairs(old, new) > MAX_PAIRS:
         return [DiffWords("same", after)]
     runs = []
-    for kind, gone, here in _compared(_sentences(old), _sentences(new)):
+    for kind, gone, here in _compared(_sentences(before), _sentences(after)):
         gone_words, new_words = [word for part in gone for word in part], [word for part in here for word in part]
         if kind != "equal" and difflib.SequenceMatcher(None, gone_words, new_words, autojunk=False).ratio() >= _ALIKE:
             for kind_of_words, *parts in _compared(gone_words, new_words):
@@ -239,18 +235,9 @@ def _runs(kind: str, gone: list[str], new: list[str]) -> list[DiffWords]:
     return [DiffWords(name, "".join(words)) for name, words in (("gone", gone), ("new", new)) if words]
 
 
-def _sentences(words: list[str]) -> list[tuple[str, ...]]:
+def _sentences(text: str) -> list[tuple[str, ...]]:
     """Return the words of each sentence, with the blanks after it. A line is a sentence too."""
-    sentences: list[tuple[str, ...]] = []
-    start, ended = 0, False
-    for index, word in enumerate(words):
-        if ended and not word.isspace():
-            sentences.append(tuple(words[start:index]))
-            start, ended = index, False
-        following = words[index + 1] if index + 1 < len(words) else " "
-        # A full stop within "example.org" ends nothing.
-        ended = ended or word in "。！？" or "\n" in word or (word in ".!?" and following.isspace())
-    return [*sentences, tuple(words[start:])]
+    return [tuple(_WORDS.findall(sentence)) for sentence in _SENTENCE.findall(text) if sentence]
 
 
 def marked(runs: Sequence[DiffWords]) -> SafeString:

@@ -7,6 +7,7 @@ import datetime as dt
 import enum
 import math
 from collections.abc import Iterable
+from typing import Any
 
 from django.utils.functional import cached_property
 
@@ -54,7 +55,7 @@ class PauseNotice:
         return due.values("pk")[: convmemory.MOST_COUNTED + 1].count()
 
 
-def pauses(sessions: models.SessionQuerySet, aliases: Iterable[str]) -> list[PauseNotice]:
+def pauses(sessions: Any, aliases: Iterable[str]) -> list[PauseNotice]:
     """Return the pauses of those of ``aliases`` that make summaries, by alias.
 
     It takes one statement, and one for each pause whose sessions are counted.
@@ -105,17 +106,12 @@ class Status:
         alias = self.session.alias
         return memories[alias] if alias in memories else None  # noqa: SIM401  memories has no get()
 
-    @property
-    def now(self) -> dt.datetime:
-        now: dt.datetime = self.session.now  # type: ignore[attr-defined]
-        return now
-
     @cached_property
     def reason(self) -> WaitReason:
         session, memory = self.session, self.memory
         if memory is None:
             return WaitReason.GONE
-        if session.lease_expires_at is not None and session.lease_expires_at > self.now:
+        if session.state == models.SessionState.COMPACTING:
             return WaitReason.COMPACTING
         if session.due_since is None:
             if session.is_over(memory.threshold):
@@ -133,8 +129,9 @@ class Status:
     @property
     def next_attempt_at(self) -> dt.datetime | None:
         """When the session may be tried again, or None if the next task or sweep may try it."""
+        now = self.session.now  # type: ignore[attr-defined]
         times = (self.session.next_attempt_at, self.pause and self.pause.next_call)
-        return max((time for time in times if time and time > self.now), default=None)
+        return max((time for time in times if time and time > now), default=None)
 
     @property
     def stands_in(self) -> bool:

@@ -133,34 +133,30 @@ def named(key: str) -> tuple[Any, ...]:
 
 def _imported(key: str, path: str) -> Any:
     try:
-        return import_string(path)
+        imported = import_string(path)
     except ImportError as error:
         problem = f"{NAME}: {key} names {path!r}, but: {error}. Write its whole path, such as mysite.chat.ask."
         raise ImproperlyConfigured(problem) from None
+    if not callable(imported):
+        raise ImproperlyConfigured(f"{NAME}: {key} must name a function or a class, not {imported!r:.100}.")
+    return imported
 
 
 def responder() -> Callable[[Any], Any] | None:
     """Return the site's function that answers questions, or None. Raises ImproperlyConfigured."""
-    return _function("RESPONDER") if limits().responder else None
+    return named("RESPONDER")[0] if limits().responder else None
 
 
 def responder_options(request: Any) -> Mapping[str, Any]:
     """Return what ``load`` is passed for the request. Raises ImproperlyConfigured."""
     options = limits().responder_options
     if isinstance(options, str):
-        options = _function("RESPONDER_OPTIONS")(request)
+        options = named("RESPONDER_OPTIONS")[0](request)
         try:
             _check_options(options)
         except ValueError as error:
             raise ImproperlyConfigured(f"{NAME}: {error}") from None
     return options
-
-
-def _function(key: str) -> Any:
-    [function] = named(key)
-    if not callable(function):
-        raise ImproperlyConfigured(f"{NAME}: {key} must name a function, not {function!r:.100}.")
-    return function
 
 
 @receiver(setting_changed)
@@ -175,17 +171,11 @@ def check_settings(**kwargs: Any) -> list[checks.CheckMessage]:
     if not hasattr(settings, NAME):
         return []
     try:
-        for key in ("SCOPE", "PERMISSION_CLASSES", "THROTTLE_CLASSES", "AUTHENTICATION_CLASSES"):
+        for key in ("SCOPE", "PERMISSION_CLASSES", "THROTTLE_CLASSES", "AUTHENTICATION_CLASSES", "RESPONDER"):
             named(key)
-        responder()
         if isinstance(limits().responder_options, str):
-            _function("RESPONDER_OPTIONS")
+            named("RESPONDER_OPTIONS")
     except ImproperlyConfigured as error:
-        return [
-            checks.Error(
-                str(error),
-                hint="Correct the key, or remove it to use its default. docs/reference/api.md lists the keys.",
-                id="convmemory.E010",
-            )
-        ]
+        hint = "Correct the key, or remove it to use its default. docs/reference/api.md lists the keys."
+        return [checks.Error(str(error), hint=hint, id="convmemory.E010")]
     return []

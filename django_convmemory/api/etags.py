@@ -32,16 +32,14 @@ IF_MATCH = r'^(?:\*|(?:W/)?"[!#-~]*"(?:[ \t]*,[ \t]*(?:W/)?"[!#-~]*")*)$'
 
 def of(session: models.Session, memory: ConversationMemory) -> str:
     """Return the tag of a session's state. ``session`` must have been read ``with_clock``."""
-    pause: str | None = session.pause  # type: ignore[attr-defined]
-    parts = [getattr(session, column) for column in _REST]
-    rest = zlib.crc32(repr([session.state, pause, *parts]).encode("utf-8", "surrogatepass"))
+    rest = zlib.crc32(repr([getattr(session, name) for name in _REST]).encode("utf-8", "surrogatepass"))
     return quote_etag(f"{_beginning(session)}{_configuration(memory) ^ rest:08x}")
 
 
 # What a response shows, and the two numbers do not count.
 _REST = (
-    *("title", "metadata", "indexed_position", "forked_from_id", "last_version", "current_version", "covered_position"),
-    *("due_since", "attempts", "next_attempt_at", "last_error"),
+    *("state", "pause", "title", "metadata", "indexed_position", "forked_from_id", "last_version"),
+    *("current_version", "covered_position", "due_since", "attempts", "next_attempt_at", "last_error"),
 )
 
 
@@ -74,11 +72,8 @@ def matches(header: str | None, tag: str) -> bool:
 def require_header(header: str | None) -> None:
     """Raise a 428 without ``If-Match``: a retry could delete what came after the first try."""
     if not header or not header.strip():
-        raise Problem(
-            428,
-            "precondition_required",
-            'The If-Match header is missing. Send the ETag of the session or of its context, or "*" for any state.',
-        )
+        detail = 'If-Match is missing. Send the ETag of the session or of its context, or "*" for any state.'
+        raise Problem(428, "precondition_required", detail)
 
 
 def require_match(header: str, session: models.Session, *, details: bool) -> None:

@@ -17,6 +17,7 @@ from rest_framework.renderers import BrowsableAPIRenderer, JSONRenderer
 from rest_framework.request import Request
 
 from django_convmemory.api import conf, problems
+from django_convmemory.operations import events
 
 
 class BoundedJSONParser(JSONParser):
@@ -98,5 +99,5 @@ class JSONLinesRenderer(UTF8JSONRenderer):
 class EventStreamRenderer(UTF8JSONRenderer):
     """Server-sent events. Their view writes them itself; this renders its errors."""
 
-    media_type = "text/event-stream"
+    media_type = events.MEDIA_TYPE
     format = "events"

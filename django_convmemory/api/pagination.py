@@ -14,7 +14,7 @@ from rest_framework.exceptions import NotFound
 from rest_framework.pagination import BasePagination, Cursor, CursorPagination
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.utils.urls import remove_query_param, replace_query_param
+from rest_framework.utils.urls import replace_query_param
 
 from django_convmemory.search.hits import Hit, Hits
 from django_convmemory.search.searching import MAX_HITS
@@ -57,10 +57,11 @@ class HitPages(BasePagination):
     Each page is searched for anew, so a message that is stored in between may move a hit to the next page.
     """
 
-    def page(self, request: Request, find: Callable[[int, int], Hits], size: int) -> list[Hit]:
+    def page(self, request: Request, find: Callable[..., Hits], size: int) -> list[Hit]:
         """Return at most ``size`` hits from where the request's cursor says.
 
-        ``find`` returns hits from an offset on, as many as a limit says. Raises a 404 for a cursor that is not valid.
+        ``find`` returns hits from its ``offset`` on, as many as its ``limit`` says. Raises a 404 for a cursor that is
+        not valid.
         """
         cursor = request.query_params.get("cursor")
         try:
@@ -69,18 +70,14 @@ class HitPages(BasePagination):
             raise NotFound("Invalid cursor") from None
         left = MAX_HITS - offset
         # One more than is shown, to know whether there is a next page.
-        hits = find(offset, min(size + 1, left))
+        hits = find(offset=offset, limit=min(size + 1, left))
         address = request.build_absolute_uri()
 
         def page_at(offset: int) -> str:
             return str(replace_query_param(address, "cursor", _signer(request).sign_object(offset)))
 
         self._next = page_at(offset + size) if size < min(len(hits), left) else None
-        self._previous = None
-        if offset > size:
-            self._previous = page_at(offset - size)
-        elif offset:
-            self._previous = remove_query_param(address, "cursor")
+        self._previous = page_at(max(0, offset - size)) if offset else None
         self._complete = hits.complete
         return hits[:size]
 

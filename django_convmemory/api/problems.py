@@ -17,7 +17,7 @@ from typing import Any
 from django.core.exceptions import PermissionDenied, RequestDataTooBig
 from django.db import OperationalError
 from django.http import Http404
-from rest_framework import exceptions as drf_exceptions, status, views
+from rest_framework import exceptions as drf_exceptions, views
 from rest_framework.response import Response
 from rest_framework.settings import api_settings
 
@@ -51,7 +51,7 @@ def exception_handler(error: Exception, context: dict[str, Any]) -> Response | N
     if problem is None or response is None:
         return None
     response.data = _document(problem)
-    if response.status_code == status.HTTP_503_SERVICE_UNAVAILABLE:
+    if response.status_code == 503:
         response.headers.setdefault("Retry-After", str(_RETRY_AFTER))
     renderer = getattr(context.get("request"), "accepted_renderer", None)
     if getattr(renderer, "format", None) != "api":  # A person who uses the browsable API gets a page.
@@ -94,11 +94,7 @@ def _problem_of(error: Exception) -> drf_exceptions.APIException | None:
 
 
 def too_large() -> Problem:
-    return Problem(
-        status.HTTP_413_REQUEST_ENTITY_TOO_LARGE,
-        "body_too_large",
-        "The request body is too large. Send less at a time.",
-    )
+    return Problem(413, "body_too_large", "The request body is too large. Send less at a time.")
 
 
 def _document(problem: drf_exceptions.APIException) -> dict[str, Any]:

@@ -46,10 +46,7 @@ class FixedWindowThrottle(SimpleRateThrottle):
     duration: int
 
     def allow_request(self, request: Request, view: Any) -> bool:
-        if self.rate is None:
-            return True
-        key = self.get_cache_key(request, view)
-        if key is None:
+        if self.rate is None or (key := self.get_cache_key(request, view)) is None:
             return True
         self.now = self.timer()
         window = int(self.now // self.duration)

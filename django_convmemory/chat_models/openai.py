@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import dataclasses
 import json
 import os
 import threading
@@ -111,7 +110,8 @@ class OpenAIChatModel:
 
         Raises a :class:`~django_convmemory.exceptions.ChatModelError`.
         """
-        return self._answer(self._within_deadline(self._arguments(request)))
+        outcome = self._within_deadline(self._arguments(request))
+        return openai_replies.read(self._accepted(outcome), self._parameters)
 
     def _within_deadline(self, arguments: dict[str, Any]) -> openai_replies.Reply | exceptions.ChatModelError:
         outcome: list[openai_replies.Reply | exceptions.ChatModelError] = []
@@ -141,7 +141,7 @@ class OpenAIChatModel:
                 outcome = await self._afetch(arguments)
         except TimeoutError:
             outcome = self._late()
-        return self._answer(outcome)
+        return openai_replies.read(self._accepted(outcome), self._parameters)
 
     def _arguments(self, request: base.ChatRequest) -> dict[str, Any]:
         model = self.name
@@ -161,7 +161,7 @@ class OpenAIChatModel:
             if _is_abandoned():
                 return self._late()
             with create(**arguments) as response:
-                return _receive(response.iter_bytes(), MAX_BODY_BYTES).reply(response)
+                return _receive(response, response.iter_bytes(), MAX_BODY_BYTES)
         except Exception as error:  # noqa: BLE001  of the client, its HTTP library, or the libraries below
             return _failure(error)
 
@@ -172,8 +172,7 @@ class OpenAIChatModel:
         try:
             create = self._async_client().chat.completions.with_streaming_response.create
             async with create(**arguments) as response:
-                received = await _areceive(response.iter_bytes(), MAX_BODY_BYTES)
-                return received.reply(response)
+                return await _areceive(response, response.iter_bytes(), MAX_BODY_BYTES)
         except Exception as error:  # noqa: BLE001  as above
             return _failure(error)
 
@@ -231,9 +230,6 @@ class OpenAIChatModel:
             "Check the provider's status, or raise the option timeout."
         )
 
-    def _answer(self, outcome: openai_replies.Reply | exceptions.ChatModelError) -> base.ChatResponse:
-        return openai_replies.read(self._accepted(outcome), self._parameters)
-
     def _accepted(self, outcome: openai_replies.Reply | exceptions.ChatModelError) -> openai_replies.Reply:
         # Raised outside of any except clause, so that no exception of the client is chained: it may quote the request.
         if isinstance(outcome, exceptions.ChatModelError):
@@ -284,56 +280,44 @@ def _check_url(url: str) -> None:
         )
 
 
-@dataclasses.dataclass(slots=True)
-class _Received:
-    """The bytes of a body, at most ``limit``. ``cut`` is the error to raise if they are not complete."""
-
-    limit: int
-    body: bytearray = dataclasses.field(default_factory=bytearray)
-    cut: exceptions.ChatModelError | None = None
-
-    def take(self, chunk: bytes) -> bool:
-        """Add ``chunk`` and return whether to continue reading."""
-        self.body += chunk
-        if len(self.body) > self.limit:
-            self.cut = exceptions.BadModelOutput(
-                f"The model's answer is larger than {self.limit} bytes. Check the options model and base_url."
-            )
-        elif _is_abandoned():
-            self.cut = exceptions.ModelUnavailable("The call was abandoned at its deadline.")
-        return self.cut is None
-
-    def reply(self, response: Any) -> openai_replies.Reply:
-        """Return the client's ``response`` with this body as a reply."""
-        return openai_replies.Reply(response.status_code, response.headers, bytes(self.body), self.cut)
-
-    def broke(self, error: Exception) -> None:
-        self.cut = exceptions.ModelUnavailable(
-            f"The connection broke during the model's answer ({_reason(error)}). "
-            "Check the network and the provider's status."
-        )
-
-
-def _receive(chunks: Iterable[bytes], limit: int) -> _Received:
-    received = _Received(limit)
+def _receive(response: Any, chunks: Iterable[bytes], limit: int) -> openai_replies.Reply:
+    """Return the client's ``response`` with the body that comes in ``chunks``, or the beginning of a longer one."""
+    body, cut = bytearray(), None
     try:
         for chunk in chunks:
-            if not received.take(chunk):
+            body += chunk
+            if cut := _reason_to_stop(body, limit):
                 break
     except Exception as error:  # noqa: BLE001  The HTTP library depends on the client's version.
-        received.broke(error)
-    return received
+        cut = _broken(error)
+    return openai_replies.Reply(response.status_code, response.headers, bytes(body), cut)
 
 
-async def _areceive(chunks: AsyncIterable[bytes], limit: int) -> _Received:
-    received = _Received(limit)
+async def _areceive(response: Any, chunks: AsyncIterable[bytes], limit: int) -> openai_replies.Reply:
+    body, cut = bytearray(), None
     try:
         async for chunk in chunks:
-            if not received.take(chunk):
+            body += chunk
+            if cut := _reason_to_stop(body, limit):
                 break
     except Exception as error:  # noqa: BLE001  as above
-        received.broke(error)
-    return received
+        cut = _broken(error)
+    return openai_replies.Reply(response.status_code, response.headers, bytes(body), cut)
+
+
+def _reason_to_stop(body: bytearray, limit: int) -> exceptions.ChatModelError | None:
+    if len(body) > limit:
+        return exceptions.BadModelOutput(
+            f"The model's answer is larger than {limit} bytes. Check the options model and base_url."
+        )
+    return exceptions.ModelUnavailable("The call was abandoned at its deadline.") if _is_abandoned() else None
+
+
+def _broken(error: Exception) -> exceptions.ChatModelError:
+    return exceptions.ModelUnavailable(
+        f"The connection broke during the model's answer ({_reason(error)}). "
+        "Check the network and the provider's status."
+    )
 
 
 class _Rejected(Exception):
@@ -348,14 +332,12 @@ def _stop_at_rejection(response: Any) -> None:
     This includes redirects. The client would follow them and send the transcript to an address that no setting names.
     """
     if not response.is_success:
-        received = _receive(response.iter_bytes(), MAX_ERROR_BODY_BYTES)
-        raise _Rejected(received.reply(response))
+        raise _Rejected(_receive(response, response.iter_bytes(), MAX_ERROR_BODY_BYTES))
 
 
 async def _astop_at_rejection(response: Any) -> None:
     if not response.is_success:
-        received = await _areceive(response.aiter_bytes(), MAX_ERROR_BODY_BYTES)
-        raise _Rejected(received.reply(response))
+        raise _Rejected(await _areceive(response, response.aiter_bytes(), MAX_ERROR_BODY_BYTES))
 
 
 def _failure(error: Exception) -> openai_replies.Reply | exceptions.ChatModelError:

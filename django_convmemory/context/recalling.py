@@ -20,7 +20,7 @@ from django_convmemory.rules.values import SessionName, Snapshot, StoredMessage
 from django_convmemory.search import searching, tokenizer
 from django_convmemory.search.hits import Hit
 from django_convmemory.search.searching import RankedMessage
-from django_convmemory.store.either import Store
+from django_convmemory.store import Store
 from django_convmemory.tokens import TokenCounter
 
 KIND = "recall"

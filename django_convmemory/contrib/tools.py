@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, cast
 from django_convmemory.exceptions import InvalidArgument
 from django_convmemory.messages import loads
 from django_convmemory.operations import arguments
+from django_convmemory.operations.folding import asynchronous
 from django_convmemory.operations.handles import SessionHandle
-from django_convmemory.operations.twins import asynchronous
 from django_convmemory.rules import transcript
 from django_convmemory.search.indexing import SEARCH_ANSWER, SEARCH_TOOL
 

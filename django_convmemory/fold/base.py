@@ -22,7 +22,7 @@ from django_convmemory.rules.options import Options
 from django_convmemory.rules.pause import Admission, Situation
 from django_convmemory.rules.strategies import Strategy, Threshold
 from django_convmemory.rules.values import Claim, Release, Scope
-from django_convmemory.store.either import Store
+from django_convmemory.store import Store
 
 T = TypeVar("T")
 

@@ -57,11 +57,6 @@ def _model(fold: Fold, choice: Choice) -> ChatModel:
     return fold.memory.fallback if choice == Choice.FALLBACK and fold.memory.fallback is not None else fold.model
 
 
-def is_hopeless(fold: Fold) -> bool:
-    """Whether both models have answered that they cannot summarize the chunk."""
-    return isinstance(fold.own_error, pause.ANSWERS) and isinstance(fold.fallback_error, pause.ANSWERS)
-
-
 class Answer(NamedTuple):
     """The answer of ``asked``: its validated text, or "" if the call failed after ``seconds``."""
 

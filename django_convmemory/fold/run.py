@@ -16,7 +16,7 @@ from typing import NamedTuple
 from asgiref.sync import sync_to_async
 
 from django_convmemory import exceptions, observers
-from django_convmemory.fold import call, chunk as chunks, plan, version
+from django_convmemory.fold import call, chunk as chunks, version
 from django_convmemory.fold.base import Fold, LeaseLost, Steps
 from django_convmemory.observers import ModelCall
 from django_convmemory.rules import pause
@@ -134,7 +134,7 @@ def _claimed(fold: Fold, claim: Claim | str) -> Steps[Result]:
 
 
 def _fold(fold: Fold) -> Steps[Result]:
-    planned, done, published = plan.of(fold), 0, False
+    planned, done, published = chunks.plan(fold), 0, False
     while done < planned.split:
         try:
             done = yield from _fold_next(fold, planned, done)
@@ -147,7 +147,7 @@ def _fold(fold: Fold) -> Steps[Result]:
             if _must_stop(fold):
                 break
             if done == planned.split:
-                planned, done = plan.of(fold), 0
+                planned, done = chunks.plan(fold), 0
     is_rest = done < planned.split or not planned.is_all
     # Without a version, the run does not go on.
     due = fold.release(
@@ -182,7 +182,7 @@ def _send_next(fold: Fold) -> None:
             fold.memory.schedule(following)
 
 
-def _fold_next(fold: Fold, planned: plan.Plan, start: int) -> Steps[int]:
+def _fold_next(fold: Fold, planned: chunks.Plan, start: int) -> Steps[int]:
     """Fold the chunk that begins at ``start``, or a part of it. Return the index of the first turn not covered.
 
     If the model fails, try a smaller chunk or the other model at once, as far as that makes sense.
@@ -209,7 +209,8 @@ def _fold_next(fold: Fold, planned: plan.Plan, start: int) -> Steps[int]:
             other = call.following(fold, model, error)
             if other is not None:
                 model = other
-            elif call.is_hopeless(fold):
+            elif isinstance(fold.own_error, pause.ANSWERS) and isinstance(fold.fallback_error, pause.ANSWERS):
+                # Both models have answered that they cannot summarize it.
                 version.carry(fold, chunk)
                 return chunk.following
             else:
@@ -265,18 +266,16 @@ def _give_up(fold: Fold, error: BaseException) -> None:
 def drive(steps: Steps[Result]) -> Result:
     """Carry out a run. Blocks while a model answers."""
     try:
-        request = next(steps)
-        while True:
+        request = _step(steps.__next__)
+        while not isinstance(request, Result):
             try:
                 with observers.calling(request):
                     request.response = request.model.chat(request.request)
             except Exception as error:  # noqa: BLE001  the run decides what to do
-                request = steps.throw(error)
+                request = _step(steps.throw, error)
             else:
-                request = steps.send(request.response)
-    except StopIteration as stop:
-        result: Result = stop.value
-        return result
+                request = _step(steps.send, request.response)
+        return request
     finally:
         # If the process was told to stop, the run is not at its end: closing it releases the lease.
         steps.close()

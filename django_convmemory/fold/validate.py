@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import json
 import re
 from collections.abc import Callable
@@ -20,65 +21,49 @@ _SENTINELS = frozenset(
 _MAX_SENTINEL_LENGTH = 40
 _PUNCTUATION_AROUND = re.compile(r"^[\W_]+|[\W_]+$")
 
-# Refusals, by language. A refusal that passed would replace a conversation's memory. Models refuse in the language of
-# the conversation, so each language in which the large models were seen to refuse has a row. The second column is how a
-# refusal begins: with an apology, or with what "I" cannot do. The third column is what it also says, in the first
-# person or about the request: that it will not be done. A summary reports in the third person.
-_REFUSALS = (
-    (
-        "English",
-        r"""(?:i['’]?m|i\ am)\ (?:\w+\ )?(?:sorry|afraid|unable|not\ (?:able|allowed|comfortable))\b
-            | (?:sorry|my\ apologies|apologies)\b | i\ apologi[sz]e\b | as\ an\ ai\b
-            | i\ (?:can['’]?t|cannot|can\ not|won['’]?t|will\ not|(?:must|have\ to|need\ to)\ decline)\b
-            | as\ an?\ (?:large\ )?language\ model\b""",
-        r"""\b(?:i|we)(?:['’]?m|['’]re|\ am|\ are)?\ (?:\w+\ )?
-            (?:can['’]?t|cannot|can\ not|won['’]?t|will\ not|unable|not\ (?:able|allowed|comfortable)|decline)\b
-            | \b(?:can['’]?t|cannot|unable\ to)\ (?:assist|help|comply)\b
-            | \b(?:this|that|your)\ (?:request|content|material|prompt)\b
-            | \b(?:against|violat\w+)\ (?:my|our|the)\ (?:\w+\ ){0,2}(?:polic|guideline)
-            | \b(?:something\ went\ wrong|try\ again)\b""",
-    ),
-    (
-        "Chinese",
-        r"""我?(?:非常|很|十分)?(?:抱歉|遗憾) | 对不起 | 不好意思 | 我们?(?:无法|不能)
-            | 作为(?:一个|一名)?\ ?(?:AI|人工智能)""",
-        r"我们?(?:暂时)?(?:无法|不能) | (?:违反|不符合).{0,12}(?:政策|规定|准则)",
-    ),
-    (
-        "Spanish",
-        r"lo\ siento\b | lamento\b | no\ (?:puedo|podemos)\b | me\ temo\b",
-        r"\bno\ (?:puedo|podemos)\b | \bno\ es\ posible\b",
-    ),
-    (
-        "French",
-        r"(?:je\ suis\ )?désolée?\b | je\ regrette\b | je\ ne\ (?:peux|puis|suis)\b",
-        r"\bje\ ne\ (?:peux|puis)\b | \bpas\ en\ mesure\b",
-    ),
-    (
-        "German",
-        r"(?:es\ )?tut\ mir\ leid\b | entschuldigung\b | leider\ kann\ ich\b | ich\ kann\b",
-        r"\bich\b[^.!?]{0,60}\bnicht\b | \bnicht\ in\ der\ lage\b",
-    ),
-    (
-        "Portuguese",
-        r"desculpe\b | sinto\ muito\b | não\ (?:posso|consigo)\b",
-        r"\bnão\ (?:posso|consigo|podemos)\b",
-    ),
-    (
-        "Italian",
-        r"mi\ dispiace\b | spiacente\b | mi\ scuso\b | non\ (?:posso|sono\ in\ grado)\b",
-        r"\bnon\ (?:posso|possiamo|sono\ in\ grado)\b",
-    ),
-    ("Japanese", r"申し訳 | すみません | ごめんなさい", r"できません | かねます"),
-    ("Russian", r"извините\b | простите\b | к\ сожалению\b | я\ не\ могу\b", r"\bне\ (?:могу|можем)\b"),
-    ("Arabic", r"عذر | آسف | أعتذر | لا\ (?:أستطيع|يمكنني)", r"لا\ (?:أستطيع|يمكنني|نستطيع)"),
-    ("Korean", r"죄송 | 미안", r"수\ 없습니다 | 어렵습니다"),
-)
+# Refusals. A refusal that passed would replace a conversation's memory. Models refuse in the language of the
+# conversation, so both patterns have each language in which the large models were seen to refuse.
+# How a refusal begins: with an apology, or with what "I" cannot do.
 _BEGINS_LIKE_A_REFUSAL = re.compile(
-    r"^\W*(?:(?:unfortunately|regrettably),?\ )?(?:" + " | ".join(begins for _, begins, _ in _REFUSALS) + ")",
+    r"""^\W*(?:(?:unfortunately|regrettably),?\ )?(?:
+    (?:i['’]?m|i\ am)\ (?:\w+\ )?(?:sorry|afraid|unable|not\ (?:able|allowed|comfortable))\b
+    | (?:sorry|my\ apologies|apologies)\b | i\ apologi[sz]e\b | as\ an\ ai\b
+    | i\ (?:can['’]?t|cannot|can\ not|won['’]?t|will\ not|(?:must|have\ to|need\ to)\ decline)\b
+    | as\ an?\ (?:large\ )?language\ model\b
+    | 我?(?:非常|很|十分)?(?:抱歉|遗憾) | 对不起 | 不好意思 | 我们?(?:无法|不能)
+    | 作为(?:一个|一名)?\ ?(?:AI|人工智能)
+    | lo\ siento\b | lamento\b | no\ (?:puedo|podemos)\b | me\ temo\b
+    | (?:je\ suis\ )?désolée?\b | je\ regrette\b | je\ ne\ (?:peux|puis|suis)\b
+    | (?:es\ )?tut\ mir\ leid\b | entschuldigung\b | leider\ kann\ ich\b | ich\ kann\b
+    | desculpe\b | sinto\ muito\b | não\ (?:posso|consigo)\b
+    | mi\ dispiace\b | spiacente\b | mi\ scuso\b | non\ (?:posso|sono\ in\ grado)\b
+    | 申し訳 | すみません | ごめんなさい
+    | извините\b | простите\b | к\ сожалению\b | я\ не\ могу\b
+    | عذر | آسف | أعتذر | لا\ (?:أستطيع|يمكنني)
+    | 죄송 | 미안)""",
     re.IGNORECASE | re.VERBOSE,
 )
-_SAYS_IT_WILL_NOT = re.compile(" | ".join(refuses for _, _, refuses in _REFUSALS), re.IGNORECASE | re.VERBOSE)
+# What it also says, in the first person or about the request: that it will not be done. A summary reports in the third
+# person.
+_SAYS_IT_WILL_NOT = re.compile(
+    r"""\b(?:i|we)(?:['’]?m|['’]re|\ am|\ are)?\ (?:\w+\ )?
+        (?:can['’]?t|cannot|can\ not|won['’]?t|will\ not|unable|not\ (?:able|allowed|comfortable)|decline)\b
+    | \b(?:can['’]?t|cannot|unable\ to)\ (?:assist|help|comply)\b
+    | \b(?:this|that|your)\ (?:request|content|material|prompt)\b
+    | \b(?:against|violat\w+)\ (?:my|our|the)\ (?:\w+\ ){0,2}(?:polic|guideline)
+    | \b(?:something\ went\ wrong|try\ again)\b
+    | 我们?(?:暂时)?(?:无法|不能) | (?:违反|不符合).{0,12}(?:政策|规定|准则)
+    | \bno\ (?:puedo|podemos)\b | \bno\ es\ posible\b
+    | \bje\ ne\ (?:peux|puis)\b | \bpas\ en\ mesure\b
+    | \bich\b[^.!?]{0,60}\bnicht\b | \bnicht\ in\ der\ lage\b
+    | \bnão\ (?:posso|consigo|podemos)\b
+    | \bnon\ (?:posso|possiamo|sono\ in\ grado)\b
+    | できません | かねます
+    | \bне\ (?:могу|можем)\b
+    | لا\ (?:أستطيع|يمكنني|نستطيع)
+    | 수\ 없습니다 | 어렵습니다""",
+    re.IGNORECASE | re.VERBOSE,
+)
 # A refusal is short. A longer text is a summary, even if it begins with "Sorry".
 _MAX_REFUSAL_LENGTH = 600
 
@@ -214,8 +199,5 @@ def fitting(text: str, fits: Callable[[str], bool]) -> str:
         kept += sentence
     if kept.strip():
         return kept.rstrip()
-    shortest, longest = 0, len(text)
-    while shortest < longest:
-        middle = (shortest + longest + 1) // 2
-        shortest, longest = (middle, longest) if fits(text[:middle].rstrip()) else (shortest, middle - 1)
-    return text[:shortest].rstrip()
+    longest = bisect.bisect_left(range(1, len(text) + 1), True, key=lambda length: not fits(text[:length].rstrip()))
+    return text[:longest].rstrip()

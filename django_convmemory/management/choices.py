@@ -1,18 +1,22 @@
-"""Options that several commands share: the database, the aliases, and which sessions."""
+"""What several commands share: options, the sessions that these select, and what is printed."""
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 from django.db import connections
+from django.db.models import Count, Sum
 
 from django_convmemory import models
 from django_convmemory.exceptions import InvalidSession
 from django_convmemory.maintenance.transfer import importing
 from django_convmemory.memory import memories
 from django_convmemory.operations.handles import ConversationMemory
+from django_convmemory.store import editing, transactions
 from django_convmemory.store.orm import ORMStore
 
 
@@ -90,38 +94,6 @@ def _unknown_alias(alias: str, also: str = "") -> CommandError:
     return CommandError(f"CONVMEMORY has no alias {alias!r}{also}. Choose one of: {known}.", returncode=2)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class ChosenSessions:
-    """The sessions that ``--owner``, ``--visitor`` and ``--key`` select.
-
-    An owner or a visitor alone selects all of their sessions, and together with a key one session of each alias. A key
-    alone selects a session that belongs to nobody. Without any of the three, all sessions are selected.
-    """
-
-    owner: Any = None
-    visitor: str | None = None
-    key: str | None = None
-
-    def filter(self, sessions: models.SessionQuerySet) -> models.SessionQuerySet:
-        """Return those of ``sessions`` that are selected."""
-        if self.owner is not None:
-            sessions = sessions.filter(owner=self.owner)
-        elif self.visitor is not None:
-            sessions = sessions.filter(visitor=self.visitor)
-        elif self.key is not None:
-            sessions = sessions.filter(owner=None, visitor="")
-        return sessions if self.key is None else sessions.filter(key=self.key)
-
-    def __str__(self) -> str:
-        if self.owner is not None:
-            text = f"of the user {self.owner.get_username()!r}"
-        elif self.visitor is not None:
-            text = f"of the visitor {self.visitor!r}"
-        else:
-            return f"with the key {self.key!r} and without an owner or visitor"
-        return f"{text} with the key {self.key!r}" if self.key is not None else text
-
-
 def add_selection(parser: CommandParser) -> None:
     """Define ``--owner``, ``--visitor`` and ``--key``."""
     scope = parser.add_mutually_exclusive_group()
@@ -133,8 +105,14 @@ def add_selection(parser: CommandParser) -> None:
     )
 
 
-def selection(options: dict[str, Any], using: str) -> ChosenSessions:
-    """Return which sessions the options select. Raises CommandError for invalid options and an unknown user."""
+def selection(options: dict[str, Any], using: str) -> tuple[dict[str, Any], str]:
+    """Return the conditions on sessions that ``--owner``, ``--visitor`` and ``--key`` make, and the same as a text.
+
+    An owner or a visitor alone selects all of their sessions, and together with a key one session of each alias. A key
+    alone selects a session that belongs to nobody. Without any of the three, there are no conditions.
+
+    Raises CommandError for invalid options and an unknown user.
+    """
     owner, visitor, key = (options[name] for name in ("owner", "visitor", "key"))
     for name in ("owner", "visitor", "key"):
         if options[name] == "":
@@ -149,4 +127,62 @@ def selection(options: dict[str, Any], using: str) -> ChosenSessions:
         user = importing.find_owner(owner, using) if isinstance(owner, str) else owner
     except InvalidSession as error:
         raise CommandError(str(error), returncode=2) from None
-    return ChosenSessions(user, visitor, key)
+    conditions: dict[str, Any] = {}
+    text = ""
+    if user is not None:
+        conditions["owner"] = user
+        text = f"of the user {user.get_username()!r} "
+    elif visitor is not None:
+        conditions["visitor"] = visitor
+        text = f"of the visitor {visitor!r} "
+    elif key is not None:
+        conditions = {"owner": None, "visitor": ""}
+    if key is not None:
+        conditions["key"] = key
+        text += f"with the key {key!r}" + ("" if text else " and without an owner or visitor")
+    return conditions, text.rstrip()
+
+
+def totals(sessions: models.SessionQuerySet) -> Counter[str]:
+    """Count ``sessions`` and their messages. The rows of the sessions have the counts; no message is read."""
+    return Counter(sessions.aggregate(sessions=Count("pk"), messages=Sum("last_position", default=0)))
+
+
+def delete(sessions: models.SessionQuerySet) -> Counter[str]:
+    """Delete ``sessions`` and everything in them in one transaction. Return their :func:`totals`."""
+
+    def delete_locked() -> Counter[str]:
+        deleted: Counter[str] = Counter()
+        for locked in editing.locked(sessions):
+            deleted += totals(locked)
+            locked.delete()
+        return deleted
+
+    return transactions.run(sessions.db, delete_locked, savepoint=True)
+
+
+# What is printed.
+
+
+@contextlib.contextmanager
+def interruptible(how_to_continue: str = "To continue, run the command again.") -> Iterator[None]:
+    """Turn an interrupt with Ctrl-C into a CommandError that says how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise CommandError(f"Interrupted. {how_to_continue}") from None
+
+
+def counted(number: int, noun: str) -> str:
+    """Return the number with its noun: ``1 session``, ``2 sessions``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def with_messages(numbers: Counter[str]) -> str:
+    """Return :func:`totals` as a text: ``1 session with 2 messages``."""
+    return f"{counted(numbers['sessions'], 'session')} with {counted(numbers['messages'], 'message')}"
+
+
+def printable(text: str) -> str:
+    """Return ``text`` with "?" for characters that could move a terminal's cursor or start a forged line."""
+    return "".join(character if character.isprintable() else "?" for character in text)

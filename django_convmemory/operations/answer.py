@@ -10,24 +10,22 @@ import inspect
 import math
 import time
 import uuid
-from collections.abc import Callable, Generator, Mapping
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
 
 from django_convmemory import exceptions
 from django_convmemory.context.wire import forms, replies
-from django_convmemory.context.wire.replies import Reply
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations import arguments
 from django_convmemory.operations.arguments import Named
+from django_convmemory.operations.folding import P, T, asynchronous
 from django_convmemory.operations.load import Load
 from django_convmemory.operations.turns import Turn
-from django_convmemory.operations.twins import asynchronous
 from django_convmemory.rules import turns, values
 from django_convmemory.rules.counters import Batch
 from django_convmemory.rules.strategies import View
-from django_convmemory.rules.turns import Does, Step
 from django_convmemory.rules.values import SessionName, StoredMessage
 
 # In seconds. How long a request waits before it looks again whether it may open its turn.
@@ -42,13 +40,10 @@ _NOT_IF_REPEATED = (
     exceptions.UnknownMessage,
 )
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
 # What a site's function gets is the open turn. What it returns is described at ConversationMemory.answer.
 Ask = Callable[[Turn], Any]
-# It yields for how many seconds to wait before another try, and returns the open turn.
-Opening = Generator[float, None, Turn]
+# It yields for how many seconds to wait before another try, and at last the open turn.
+Opening = Iterator[float | Turn]
 
 
 class Question(NamedTuple):
@@ -114,7 +109,7 @@ class Answer(Load):
                 message = dataclasses.replace(message, metadata=metadata) if metadata else message  # type: ignore[arg-type]
             if message.role != "user":
                 raise exceptions.InvalidMessage(f"A question is a message of the user, not of the {message.role}.")
-            if Reply(message).is_blank:
+            if replies.Reply(message).is_blank:
                 raise exceptions.InvalidMessage("The question is empty. Pass what the user wants to know.")
         key = arguments.check_idempotency_key(key, "key")
         arguments.check_whole_number(revision, "revision", optional=True)
@@ -189,8 +184,7 @@ class Answer(Load):
         while True:
             try:
                 turn = self._open(asked, min(seconds, self.options.turn_timeout))
-                turn._loading = asked.loading
-                return turn
+                break
             except exceptions.TurnInProgress:
                 left = ends - time.monotonic()
                 if left <= 0:
@@ -198,11 +192,13 @@ class Answer(Load):
             self.store.give_back_connection()
             yield min(pause, left)
             pause = min(2 * pause, _LONGEST_PAUSE)
+        turn._loading = asked.loading
+        yield turn
 
     def _open(self, asked: Question, seconds: float) -> Turn:
         """Open the turn, or return the stored reply. Raises TurnInProgress if another turn is open."""
         name, store = asked.name, self.store
-        step = Step(uuid.uuid4().hex, seconds, Does.BEGINS)
+        step = turns.Step(uuid.uuid4().hex, seconds, turns.Does.BEGINS)
         if asked.message is not None:
             return self._open_new(asked, asked.message, step)
         question = store.question(name, asked.again)
@@ -235,7 +231,7 @@ class Answer(Load):
         turn._key, turn._asked = asked.key, words
         return turn
 
-    def _open_new(self, asked: Question, message: ChatMessage, step: Step) -> Turn:
+    def _open_new(self, asked: Question, message: ChatMessage, step: turns.Step) -> Turn:
         name, store = asked.name, self.store
         replaced = store.question(name, asked.edit) if asked.edit else None
         entry = self.entries([message])[0]
@@ -277,7 +273,7 @@ class Answer(Load):
         self,
         name: SessionName,
         question: StoredMessage,
-        step: Step,
+        step: turns.Step,
         *,
         anew: bool = False,
         revision: int | None = None,
@@ -286,8 +282,9 @@ class Answer(Load):
 
         ``anew``: a reply that is stored is replaced.
         """
+        position = question.position
         for _ in range(_TRIES):
-            state, following = self.store.after_question(name, question.position)
+            state, following = self.store.after_question(name, position)
             if revision not in (None, state.revision):
                 raise values.stale(revision, state.revision)
             reply = values.reply_in(following)
@@ -295,17 +292,15 @@ class Answer(Load):
                 turn = Turn(self, name, question, following, step)
                 turn.replayed = True
                 return turn
-            ends_here = state.last_position == question.position + len(following)
+            ends_here = state.last_position == position + len(following)
             if question.redacted or not (ends_here or anew):
                 raise turns.changed()
             after: int | None = None
             if reply is not None or not ends_here:
                 # A reply that was lost is replaced, and the calls before it stay. Otherwise all is made anew.
                 following = [] if anew or reply is None else following[: following.index(reply)]
-                after = question.position + len(following)
-            begun = step._replace(
-                question=question.position, epoch=state.epoch, last_position=state.last_position, after=after
-            )
+                after = position + len(following)
+            begun = step._replace(question=position, epoch=state.epoch, last_position=state.last_position, after=after)
             try:
                 self.store.begin_turn(name, begun)
             except exceptions.QuestionChanged:
@@ -323,13 +318,11 @@ class Answer(Load):
         if limit is None or tokens <= limit - self.options.pinned_tokens:
             return
         snapshot = self.store.load(asked.name, View(messages=0), self.options.pinned_tokens)
-        room = limit - sum(row.tokens for row in snapshot.pinned) if snapshot else limit
+        pinned = sum(row.tokens for row in snapshot.pinned) if snapshot else 0
+        room = max(0, limit - pinned)
         if tokens > room:
-            raise exceptions.MessageTooLong(
-                f"The question has about {tokens} tokens, and there is room for {max(0, room)}. Shorten it.",
-                tokens=tokens,
-                limit=max(0, room),
-            )
+            text = f"The question has about {tokens} tokens, and there is room for {room}. Shorten it."
+            raise exceptions.MessageTooLong(text, tokens=tokens, limit=room)
 
 
 def unknown_question() -> exceptions.UnknownMessage:
@@ -350,33 +343,21 @@ def _id_of(message: Any, name: str) -> uuid.UUID | None:
 
 def waited(opening: Opening) -> Turn:
     """Wait until the turn is open, and return it."""
-    try:
-        while True:
-            time.sleep(next(opening))
-    except StopIteration as stop:
-        turn: Turn = stop.value
-        return turn
+    while not isinstance(step := next(opening), Turn):
+        time.sleep(step)
+    return step
 
 
 async def awaited(opening: Opening) -> Turn:
     """Do the same as :func:`waited` without blocking the event loop."""
 
-    def advance() -> float | Turn:
-        try:
-            return next(opening)
-        except StopIteration as stop:  # A future cannot carry it.
-            turn: Turn = stop.value
-            return turn
-
     def undo(step: float | Turn) -> None:
         if isinstance(step, Turn):
             step._end()
 
-    waited = await uncancelled(advance, undo)
-    while not isinstance(waited, Turn):
-        await asyncio.sleep(waited)
-        waited = await uncancelled(advance, undo)
-    return waited
+    while not isinstance(step := await uncancelled(lambda: next(opening), undo), Turn):  # noqa: ASYNC110  nobody tells
+        await asyncio.sleep(step)
+    return step
 
 
 async def uncancelled(work: Callable[[], T], undo: Callable[[T], object]) -> T:

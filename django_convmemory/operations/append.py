@@ -12,8 +12,7 @@ from django_convmemory.exceptions import InvalidMessage
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations import arguments
 from django_convmemory.operations.arguments import Named
-from django_convmemory.operations.folding import BaseMemory
-from django_convmemory.operations.twins import asynchronous
+from django_convmemory.operations.folding import BaseMemory, asynchronous
 from django_convmemory.rules.counters import Batch, Entry
 from django_convmemory.rules.values import Appended, Creation, Receipt, SessionName
 

@@ -10,7 +10,7 @@ from django_convmemory.exceptions import InvalidArgument, InvalidMessage, Invali
 from django_convmemory.messages import ChatMessage, check_text, dumps, freeze, thaw
 from django_convmemory.rules.values import MAX_KEY_LENGTH, MAX_TITLE_LENGTH, SessionName
 from django_convmemory.search.searching import MAX_HITS, MAX_NEIGHBOURS
-from django_convmemory.store.either import Store
+from django_convmemory.store import Store
 
 # The default of arguments for which None has a meaning.
 NOT_GIVEN: Any = object()
@@ -35,9 +35,7 @@ class Scope(NamedTuple):
     visitor: str = ""
 
 
-def session_name(
-    store: Store, alias: str, key: object, owner: Any = NOT_GIVEN, visitor: Any = NOT_GIVEN
-) -> SessionName:
+def session_name(store: Store, alias: str, key: object, owner: Any, visitor: Any) -> SessionName:
     """Return the name of the session with this key in a scope. Raises InvalidSession."""
     return SessionName(alias, check_key(key), *scope(store, owner, visitor))
 
@@ -60,8 +58,7 @@ def scope(store: Store, owner: Any = NOT_GIVEN, visitor: Any = NOT_GIVEN) -> Sco
             "The session needs an owner or a visitor, but what was passed is None. For a visitor, save "
             "request.session before you read its key. For a session that everybody shares, pass neither."
         )
-    owner = None if owner is NOT_GIVEN else owner
-    visitor = None if visitor is NOT_GIVEN else visitor
+    owner, visitor = (None if value is NOT_GIVEN else value for value in (owner, visitor))
     owner_id = None
     if owner is not None:
         owner_id = store.owner_id(owner)

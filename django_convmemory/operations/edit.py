@@ -10,8 +10,7 @@ from django_convmemory.exceptions import InvalidSession
 from django_convmemory.messages import freeze
 from django_convmemory.operations import arguments
 from django_convmemory.operations.arguments import NOT_GIVEN, Named
-from django_convmemory.operations.folding import BaseMemory
-from django_convmemory.operations.twins import asynchronous
+from django_convmemory.operations.folding import BaseMemory, asynchronous
 from django_convmemory.rules.values import Creation, Edited, StoredMessage
 
 
@@ -48,14 +47,9 @@ class Edit(BaseMemory):
         revision, ``UnknownSession`` if there is no such session, and ``InvalidArgument``.
         """
         arguments.check_whole_number(revision, "revision", optional=True)
-        self.store.update(
-            self.resolve(session),
-            {
-                **arguments.description(title, metadata, self.options.max_message_bytes),
-                **arguments.marks(archived=archived, starred=starred),
-            },
-            revision=revision,
-        )
+        changes = arguments.description(title, metadata, self.options.max_message_bytes)
+        changes |= arguments.marks(archived=archived, starred=starred)
+        self.store.update(self.resolve(session), changes, revision=revision)
 
     aupdate = asynchronous(update)
 

@@ -48,12 +48,8 @@ _FINAL = (exceptions.QuestionChanged, exceptions.UnknownSession)
 def response(stream: Any, request: HttpRequest) -> StreamingHttpResponse:
     """Return the response with the events of ``stream``. It streams under WSGI and under ASGI."""
     # Django would collect a synchronous iterator under ASGI, and an asynchronous one under WSGI.
-    events = (
-        _AsynchronousEvents(stream)
-        if isinstance(getattr(request, "_request", request), ASGIRequest)
-        else _Events(stream)
-    )
-    return StreamingHttpResponse(events, content_type=MEDIA_TYPE, headers=HEADERS)
+    events = _AsynchronousEvents if isinstance(getattr(request, "_request", request), ASGIRequest) else _Events
+    return StreamingHttpResponse(events(stream), content_type=MEDIA_TYPE, headers=HEADERS)
 
 
 def event(name: str, data: Any) -> str:
@@ -63,10 +59,9 @@ def event(name: str, data: Any) -> str:
 
 def problem(status: int, code: str, detail: str) -> dict[str, Any]:
     """Return the problem details (RFC 9457) of an error."""
-    title = http.client.responses.get(status, "Error")
     return {
         "type": f"urn:problem-type:convmemory:{code}",
-        "title": title,
+        "title": http.client.responses.get(status, "Error"),
         "status": status,
         "detail": detail,
         "code": code,
@@ -123,8 +118,7 @@ class _Events:
             # What an exception of the site says may be secret.
             logger.error("The site's function failed to answer.", exc_info=error)
             document = problem(502, "responder_failed", "The model did not reply. Send the same request again.")
-        retryable = not isinstance(error, _FINAL)
-        return event("error", document | {"retryable": retryable})
+        return event("error", document | {"retryable": not isinstance(error, _FINAL)})
 
 
 class _AsynchronousEvents(_Events):

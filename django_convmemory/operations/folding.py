@@ -9,8 +9,9 @@ import abc
 import datetime as dt
 import functools
 import logging
-from collections.abc import Callable
-from typing import Any
+import operator
+from collections.abc import Callable, Coroutine
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from asgiref.sync import sync_to_async
 from django.dispatch import Signal
@@ -25,15 +26,13 @@ from django_convmemory.fold.run import Outcome, Result
 from django_convmemory.messages import check_text
 from django_convmemory.operations import arguments
 from django_convmemory.operations.arguments import NOT_GIVEN, Named
-from django_convmemory.operations.twins import asynchronous
 from django_convmemory.prompts import DefaultPrompts, Prompts
 from django_convmemory.rules.options import TYPES, Options
 from django_convmemory.rules.pause import Pause, Reason
 from django_convmemory.rules.strategies import Strategy, Threshold
 from django_convmemory.rules.values import MAX_ALIAS_LENGTH, MAX_COUNTER_NAME, Claim, Release, SessionName
 from django_convmemory.search import indexing, reranking
-from django_convmemory.search.reranking import Reranker
-from django_convmemory.store.either import Store
+from django_convmemory.store import Store
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +46,32 @@ _REBUILD_WAIT = 300.0
 MAX_UNINDEXED = 256
 # The lease of a run that only indexes.
 _INDEXING_LEASE = 3 * indexing.LONGEST
+
+P = ParamSpec("P")
+T = TypeVar("T")
+S = TypeVar("S")
+
+# Calls its first argument in the thread that has Django's connection. It is made once, because asgiref takes as long to
+# make it as to use it.
+_in_thread = sync_to_async(operator.call)
+
+
+def asynchronous(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
+    """Return the asynchronous twin of a method. It runs the method in a thread.
+
+    If the twin is cancelled, a method that has begun runs to its end, and one that waits for the thread does not run.
+    """
+
+    async def twin(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        # By name, so that the twin calls the method of a subclass that overrides it.
+        call: Callable[..., T] = getattr(self, method.__name__)
+        return cast("T", await _in_thread(call, *args, **kwargs))
+
+    functools.update_wrapper(twin, method)
+    twin.__name__ = f"a{method.__name__}"
+    twin.__qualname__ = method.__qualname__.removesuffix(method.__name__) + twin.__name__
+    twin.__doc__ = f"The asynchronous twin of :meth:`{method.__name__}`."
+    return twin
 
 
 class BaseMemory(scheduling.Memory):
@@ -72,7 +97,7 @@ class BaseMemory(scheduling.Memory):
         alias: str = "default",
         price: Price | None = None,
         prompts: Prompts | None = None,
-        reranker: Reranker | None = None,
+        reranker: reranking.Reranker | None = None,
         zone: dt.tzinfo = dt.UTC,
         **options: Any,
     ) -> None:

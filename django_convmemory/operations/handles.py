@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Coroutine
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate
 
 from asgiref.sync import markcoroutinefunction
 
@@ -15,15 +15,10 @@ from django_convmemory.exceptions import InvalidSession
 from django_convmemory.operations import arguments
 from django_convmemory.operations.arguments import NOT_GIVEN, Named
 from django_convmemory.operations.edit import Edit
-from django_convmemory.operations.folding import Folding
+from django_convmemory.operations.folding import Folding, P, S, T, asynchronous
 from django_convmemory.operations.streams import Streams
-from django_convmemory.operations.twins import asynchronous
 from django_convmemory.rules.values import SessionName
 from django_convmemory.search.hits import Hits
-
-P = ParamSpec("P")
-T = TypeVar("T")
-S = TypeVar("S")
 
 
 class ConversationMemory(Streams, Edit, Folding):

@@ -7,12 +7,11 @@ from typing import Any
 
 from django_convmemory import observers
 from django_convmemory.context import assembly, recalling
-from django_convmemory.context.assembly import Context
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations import arguments
 from django_convmemory.operations.append import Append
-from django_convmemory.operations.arguments import NOT_GIVEN, Named
-from django_convmemory.operations.twins import asynchronous
+from django_convmemory.operations.arguments import Named
+from django_convmemory.operations.folding import asynchronous
 from django_convmemory.rules.strategies import View
 from django_convmemory.rules.values import Receipt, SessionName, StoredMessage
 from django_convmemory.search import searching, tokenizer
@@ -32,7 +31,7 @@ class Load(Append):
         system: Any = None,
         max_tokens: int | None = None,
         recall: bool | str | None = None,
-    ) -> Context:
+    ) -> assembly.Context:
         """Return the messages to send to a model now: system prompt, pinned messages, summary, and the tail that fits.
 
         ``system`` is the site's own prompt, a text or a message. It is not stored. ``max_tokens`` bounds the whole
@@ -56,7 +55,7 @@ class Load(Append):
         system: Any = None,
         max_tokens: int | None = None,
         recall: bool | str | None = None,
-    ) -> Context:
+    ) -> assembly.Context:
         """Do the same as :meth:`load` for a turn, whose ``question`` is always shown. ``at``: as if all ended there."""
         if max_tokens is not None:
             arguments.check_whole_number(max_tokens, "max_tokens", maximum=None)
@@ -109,7 +108,7 @@ class Load(Append):
         system: Any = None,
         max_tokens: int | None = None,
         recall: bool | str | None = None,
-    ) -> tuple[Receipt, Context]:
+    ) -> tuple[Receipt, assembly.Context]:
         """Store messages and return the messages to send to a model now: :meth:`append`, and then :meth:`load`.
 
         The parameters are theirs. An asynchronous view waits for a thread once instead of twice. Wrong arguments are
@@ -195,7 +194,6 @@ class Load(Append):
             elif sessions is not None:
                 reads = self.store.read_indexes_among(self.alias, sessions, max_messages=most)
             else:
-                owner, visitor = (NOT_GIVEN if person is None else person for person in (owner, visitor))
                 scope = arguments.scope(self.store, owner, visitor)
                 reads = self.store.read_indexes_of(self.alias, **scope._asdict(), max_messages=most)
             searched = [searching.searchable(read) for read in reads]

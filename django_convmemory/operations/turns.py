@@ -16,12 +16,10 @@ from asgiref.sync import sync_to_async
 from django_convmemory import exceptions
 from django_convmemory.context.assembly import Context
 from django_convmemory.context.wire import replies
-from django_convmemory.context.wire.replies import Chunks, Reply
 from django_convmemory.messages import ChatMessage, called
+from django_convmemory.operations.folding import asynchronous
 from django_convmemory.operations.load import Load
-from django_convmemory.operations.twins import asynchronous
 from django_convmemory.rules import counters, usage, values
-from django_convmemory.rules.counters import Batch
 from django_convmemory.rules.turns import Does, Step
 from django_convmemory.rules.usage import MessageUsage
 from django_convmemory.rules.values import Appended, SessionName, StoredMessage
@@ -58,7 +56,7 @@ class Turn:
         self._step = step
         self._loading: dict[str, Any] = {}
         self._context: Context | None = None
-        self._chunks: Chunks | None = None
+        self._chunks: replies.Chunks | None = None
         # The idempotency key, if it is stored with the next message, and what it stands for.
         self._key: str | None = None
         self._asked: Sequence[str] | None = None
@@ -185,11 +183,11 @@ class Turn:
     # What the operations do.
 
     @staticmethod
-    def calls_in(said: Sequence[Reply]) -> bool:
+    def calls_in(said: Sequence[replies.Reply]) -> bool:
         """Whether the last one makes calls."""
         return bool(said) and bool(said[-1].message.tool_calls)
 
-    def _store(self, said: Sequence[Reply], does: Does, cut_off: str | None = None) -> None:
+    def _store(self, said: Sequence[replies.Reply], does: Does, cut_off: str | None = None) -> None:
         """Store ``said``. ``cut_off`` is not None if the last one is the reply."""
         memory, step = self._memory, self._step._replace(does=does)
         if cut_off is not None and self.reply_metadata:
@@ -204,7 +202,7 @@ class Turn:
         if cut_off is not None:
             entries[-1] = entries[-1]._replace(cut_off=cut_off)
             ids[-1] = self._new_reply_id
-        appended = self._take(step, Batch(entries, idempotency_key=self._key, ids=ids, asked=self._asked))
+        appended = self._take(step, counters.Batch(entries, idempotency_key=self._key, ids=ids, asked=self._asked))
         # The key is stored with the first message, so that a retry goes on after it.
         self._key = None
         if step.after is not None:
@@ -216,7 +214,7 @@ class Turn:
         self._context, self._alive = None, time.monotonic()
         memory._tell(self._name, appended)
 
-    def _take(self, step: Step, batch: Batch) -> Appended:
+    def _take(self, step: Step, batch: counters.Batch) -> Appended:
         """Take a step of the turn, with what it stores. Errors have the reply."""
         memory = self._memory
 
@@ -248,12 +246,12 @@ class Turn:
         if self._chunks is not None and self._chunks.ended and self._chunks.has_calls:
             self._store(self._taken(), Does.GOES_ON)
 
-    def _taken(self) -> list[Reply]:
+    def _taken(self) -> list[replies.Reply]:
         """Return the messages of the chunks, and begin the next message."""
-        chunks, self._chunks = self._chunks, Chunks()
+        chunks, self._chunks = self._chunks, replies.Chunks()
         return [] if chunks is None or chunks.is_empty else chunks.replies()
 
-    def _finish(self, said: Sequence[Reply]) -> None:
+    def _finish(self, said: Sequence[replies.Reply]) -> None:
         """Store the reply and end the turn. A message with calls is no reply: the turn can go on later."""
         if not said or all(reply.is_blank for reply in said):
             raise exceptions.EmptyReply(
@@ -261,12 +259,12 @@ class Turn:
             )
         self._store(said, Does.ENDS, None if self.calls_in(said) else said[-1].cut_off)
 
-    def _finish_early(self, said: list[Reply], cut_off: str) -> None:
+    def _finish_early(self, said: list[replies.Reply], cut_off: str) -> None:
         """Store what was said of a reply that was cut off, or nothing if nothing was, and end the turn."""
         text = self._chunks.text if self._chunks is not None else ""
         said = [reply for reply in said if not reply.message.tool_calls]
         if text.strip():
-            said.append(Reply(ChatMessage.ai(text)))
+            said.append(replies.Reply(ChatMessage.ai(text)))
         if said:
             self._store(said, Does.ENDS, cut_off)
         else:

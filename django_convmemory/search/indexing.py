@@ -16,7 +16,7 @@ from django_convmemory.messages import REASONING, ChatMessage, loads
 from django_convmemory.rules import encoded, segments
 from django_convmemory.rules.segments import MAX_CHARACTERS, Document, Indexable
 from django_convmemory.search import tokenizer
-from django_convmemory.store.either import Store
+from django_convmemory.store import Store
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from django_convmemory.search.hits import Hit, Hits
 from django_convmemory.search.ranking import Match
 from django_convmemory.search.reranking import Reranker
 from django_convmemory.search.tokenizer import Query
-from django_convmemory.store.either import Store
+from django_convmemory.store import Store
 
 MAX_HITS = 100
 MAX_NEIGHBOURS = 10

@@ -6,7 +6,6 @@ To add a column, add a field to :class:`~django_convmemory.models.Message`, a mi
 from __future__ import annotations
 
 import dataclasses
-import datetime as dt
 import enum
 import json
 import operator
@@ -18,7 +17,6 @@ from django_convmemory import clock
 from django_convmemory.messages import CHAT, ChatMessage, FrozenDict, dumps, frozen_json
 from django_convmemory.rules import exchanges
 from django_convmemory.rules.counters import Entry, Row
-from django_convmemory.rules.exchanges import MessageRef
 from django_convmemory.rules.segments import Indexable
 from django_convmemory.rules.values import StoredMessage
 
@@ -127,8 +125,7 @@ def redacted_values(message: ChatMessage) -> dict[str, Any]:
     emptied = message.emptied()
     values = row_values(Entry(emptied, 0), Row(0, 0, None), uuid.UUID(int=0))
     redacted = {column.name: values[column.name] for column in MESSAGE_COLUMNS if column.redacted}
-    json_names = [column.name for column in MESSAGE_COLUMNS if column.redacted and column.kind is Kind.JSON]
-    return redacted | {name: json.loads(redacted[name]) for name in json_names if redacted[name] is not None}
+    return redacted | {name: json.loads(redacted[name]) for name in JSON_NAMES & redacted.keys() if redacted[name]}
 
 
 READ_NAMES = tuple(column.name for column in MESSAGE_COLUMNS if column.read)
@@ -195,18 +192,9 @@ STORED_NAMES = (
 )
 
 
-def stored_message(
-    position: int,
-    created_at: dt.datetime,
-    tokens: int,
-    redacted_at: dt.datetime | None,
-    public_id: uuid.UUID,
-    reply_to: int | None,
-    cut_off: str | None,
-    usage: Any,
-    *stored: Any,
-) -> StoredMessage:
+def stored_message(*row: Any) -> StoredMessage:
     """Return a row with the columns ``STORED_NAMES`` as a message for people to read."""
+    position, created_at, tokens, redacted_at, public_id, reply_to, cut_off, usage, *stored = row
     message = message_of(*stored[: len(READ_NAMES)])
     if item := stored[len(READ_NAMES) :]:
         message = with_item(message, *item)
@@ -233,9 +221,9 @@ def _frozen(value: Any) -> FrozenDict:
     return frozen
 
 
-def placed(rows: Any) -> list[MessageRef]:
+def placed(rows: Any) -> list[exchanges.MessageRef]:
     """Return the messages of rows with the columns ``PLACED_NAMES``, by position."""
-    rows_placed: list[MessageRef] = []
+    rows_placed: list[exchanges.MessageRef] = []
     longer = bool(MORE_NAMES)  # Slicing each row for nothing would take a fifth of the time.
     restore, new = ChatMessage.restore, tuple.__new__  # A named tuple's own constructor takes three times as long.
     for row in rows:
@@ -245,6 +233,6 @@ def placed(rows: Any) -> list[MessageRef]:
         else:
             message = restore(role, content, kind)  # The usual case. A call more would take a tenth of the time.
         shown = exchanges.redacted(message) if redacted else message
-        rows_placed.append(new(MessageRef, (position, shown, tokens, answers, None, 0)))
+        rows_placed.append(new(exchanges.MessageRef, (position, shown, tokens, answers, None, 0)))
     rows_placed.sort()  # By position, which is unique.
     return rows_placed

@@ -86,21 +86,19 @@ class CompiledStatement:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(CompiledStatement):
     """A statement that reads rows."""
 
-    statement: CompiledStatement
     rows: QuerySet[Any]
     columns: Sequence[Any]
 
     def read(self, **values: Any) -> list[Sequence[Any]]:
         """Return the rows with ``values`` in the slots."""
-        using = self.statement.using
-        with connections[using].cursor() as cursor:
-            cursor.execute(*self.statement.bind(**values))
+        with connections[self.using].cursor() as cursor:
+            cursor.execute(*self.bind(**values))
             found: Iterable[Sequence[Any]] = cursor.fetchall()
         # A compiler of this thread's connection turns the values of the driver into those of the fields.
-        compiler: Any = self.rows.query.get_compiler(using)
+        compiler: Any = self.rows.query.get_compiler(self.using)
         if converters := compiler.get_converters(self.columns):
             found = compiler.apply_converters(found, converters)
         return list(found)
@@ -112,7 +110,7 @@ def selection(rows: QuerySet[Any], *names: Any, lock: bool = False) -> Selection
     compiler: Any = rows.query.get_compiler(rows.db)
     text, params = compiler.as_sql()
     columns = [column for column, *_ in compiler.select[: compiler.col_count]]
-    return Selection(CompiledStatement(rows.db, text, params), rows, columns)
+    return Selection(rows.db, text, params, rows, columns)
 
 
 def update(rows: QuerySet[Any], **changes: Any) -> CompiledStatement:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from django.db import connections, router
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -12,7 +11,6 @@ from django.db.models import BigIntegerField, Value
 from django_convmemory import models
 from django_convmemory.rules.values import SessionName
 from django_convmemory.store import compiled, transactions
-from django_convmemory.store.compiled import Slot
 
 # Note [Partitioned messages]
 #
@@ -25,8 +23,6 @@ from django_convmemory.store.compiled import Slot
 _IS_PARTITIONED = "SELECT relkind = 'p' FROM pg_class WHERE oid = to_regclass('convmemory_message')"
 # By the server and the name of the database, because tests change the name.
 _partitioned: dict[tuple[str, str, str], bool] = {}
-
-T = TypeVar("T")
 
 
 class Database:
@@ -48,10 +44,6 @@ class Database:
     def _sessions(self) -> models.SessionQuerySet:
         return models.Session.objects.using(self.using)
 
-    def _named(self, name: SessionName) -> models.SessionQuerySet:
-        """Return the one session with this name, or no session."""
-        return self._sessions.named(name)
-
     def find(self, name: SessionName) -> int | None:
         """Return the id of the session, or None."""
         using = self.using
@@ -61,13 +53,6 @@ class Database:
             return session_id if name.row_id in (None, session_id) else None
         return None
 
-    def _run(
-        self, work: Callable[[str], T], *, savepoint: bool = False, happened: Callable[[], bool] | None = None
-    ) -> T:
-        """Run ``work`` in a transaction on the database that is written. It takes the name of the database."""
-        using = self.using
-        return transactions.run(using, lambda: work(using), savepoint=savepoint, happened=happened)
-
     def _none(self, **conditions: Any) -> bool:
         """Whether no session meets the conditions."""
         return not self._sessions.filter(**conditions).exists()
@@ -75,7 +60,7 @@ class Database:
 
 @compiled.once
 def _finding(using: str, *, lock: bool) -> compiled.Selection:
-    rows = models.Session.objects.using(using).filter(name_hash=Slot("name_hash"))
+    rows = models.Session.objects.using(using).filter(name_hash=compiled.Slot("name_hash"))
     return compiled.selection(rows, "pk", lock=lock)
 
 

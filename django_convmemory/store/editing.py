@@ -7,6 +7,7 @@ In a transaction of the caller, it has a savepoint: a receiver of ``content_chan
 
 from __future__ import annotations
 
+import functools
 import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -22,9 +23,10 @@ from django_convmemory.messages import PINNED_ROLES
 from django_convmemory.rules import values
 from django_convmemory.rules.counters import Batch, Counters, Covered, rewound
 from django_convmemory.rules.exchanges import MessageRef
+from django_convmemory.rules.segments import Segment
 from django_convmemory.rules.strategies import Threshold
 from django_convmemory.rules.values import Appended, Creation, Edited, Forked, Redaction, SessionName, StoredMessage
-from django_convmemory.store import appending, columns, creating, database, index_rows, sql, transactions, used_keys
+from django_convmemory.store import appending, columns, database, index_rows, sql, transactions
 
 # The number of rows that one statement names.
 _PORTION = 500
@@ -45,7 +47,7 @@ class Editing(database.Database):
         Raises :class:`~django_convmemory.exceptions.UnknownSession` if there is no such session, and ``StaleRevision``
         if ``revision`` is not None and the session is at another one.
         """
-        sessions = self._named(name)
+        sessions = self._sessions.named(name)
         columns: dict[str, Any] = {}
         for field, value in changes.items():
             if field in ("archived", "starred"):
@@ -72,52 +74,54 @@ class Editing(database.Database):
         :class:`~django_convmemory.exceptions.UnknownMessage`, ``RedactedMessage``, ``UnknownSession``,
         ``StaleRevision``.
         """
-        sessions = self._named(name)
+        sessions = self._sessions.named(name)
 
-        def work(using: str) -> None:
+        def work() -> None:
             reached = sessions.at(revision).filter(last_position__gte=position)
             # It locks the session's row, so that no redaction or deletion comes in between.
             if position < 1 or not reached.update(details=F("details") + 1):
                 _require_row(sessions, name, revision)
                 raise _no_message(sessions, position)
             session_id = database.id_of(transactions.latest(sessions))
-            rows = models.Message.objects.using(using).filter(session_id=session_id, position=position)
+            rows = models.Message.objects.using(sessions.db).filter(session_id=session_id, position=position)
             if not rows.filter(redacted_at__isnull=True).update(metadata=dict(metadata) or None):
                 raise values.redacted(position)
 
         # A second change to the same metadata does no harm.
-        self._run(work, savepoint=True, happened=lambda: False)
+        transactions.run(sessions.db, work, savepoint=True, happened=lambda: False)
 
     def delete(self, name: SessionName, *, revision: int | None) -> bool:
         """Delete the session with everything in it, and return whether there was one.
 
         Raises :class:`~django_convmemory.exceptions.StaleRevision` as :meth:`update` does.
         """
-        sessions = self._named(name)
+        sessions = self._sessions.named(name)
 
-        def work(using: str) -> bool:
+        def work() -> bool:
             if not sessions.at(revision).update(epoch=F("epoch") + 1):
                 exists_at(sessions, revision)
                 return False
             session = transactions.latest(sessions).get()
             session.locked = True
-            session.delete(using=using)
+            session.delete(using=sessions.db)
             return True
 
-        def happened() -> bool:
-            return self._none(name_hash=name.name_hash)
-
-        return transactions.settled(lambda: self._run(work, savepoint=True, happened=happened), name)
+        happened = functools.partial(self._none, name_hash=name.name_hash)
+        return transactions.settled(
+            lambda: transactions.run(sessions.db, work, savepoint=True, happened=happened), name
+        )
 
     def clear(self, name: SessionName) -> None:
         """Delete the messages and summaries of the session. The session stays, and begins again at position 1.
 
-        Idempotency keys stay used: see :mod:`.rules.used_keys`. So they do after the other operations that delete
+        Idempotency keys stay used: see :mod:`.rules.values`. So they do after the other operations that delete
         messages.
         """
 
-        def work(using: str) -> None:
-            session = _begun(self._named(name), name)
+        using = self.using
+
+        def work() -> None:
+            session = _begun(self._sessions.named(name), name)
             if session is not None:
                 # The numbers of its versions go on.
                 self._sessions.filter(pk=session.pk).update(
@@ -131,9 +135,10 @@ class Editing(database.Database):
                 models.Summary.objects.using(using).filter(session=session).delete()
                 index_rows.delete(using, session.pk)
                 _tell(using, session.pk, 1)
-                used_keys.mark_gone(using, session.pk, 0)
+                _mark_gone(using, session.pk, 0)
 
-        self._run(work, savepoint=True, happened=lambda: self._none(name_hash=name.name_hash, last_position__gt=0))
+        happened = functools.partial(self._none, name_hash=name.name_hash, last_position__gt=0)
+        transactions.run(using, work, savepoint=True, happened=happened)
 
     def truncate(
         self, name: SessionName, after: int, threshold: Threshold, *, revision: int | None
@@ -143,11 +148,9 @@ class Editing(database.Database):
         Summaries that reach further are invalidated. Raises :class:`~django_convmemory.exceptions.StaleRevision` if
         ``revision`` is given and the session is at another one.
         """
-        return self._run(
-            lambda using: truncate(using, name, after, threshold, revision=revision),
-            savepoint=True,
-            happened=lambda: self._none(name_hash=name.name_hash, last_position__gt=after),
-        )
+        work = functools.partial(truncate, self.using, name, after, threshold, revision=revision)
+        happened = functools.partial(self._none, name_hash=name.name_hash, last_position__gt=after)
+        return transactions.run(self.using, work, savepoint=True, happened=happened)
 
     def replace(
         self, name: SessionName, after: int, batch: Batch, threshold: Threshold, *, counter: str, revision: int | None
@@ -157,13 +160,13 @@ class Editing(database.Database):
         A batch whose key was used changes nothing, whatever the revision. Raises the errors of both operations, and
         :class:`~django_convmemory.exceptions.UnknownMessage` if there is no message at ``after``.
         """
-        using, sessions = self.using, self._named(name)
+        using, sessions = self.using, self._sessions.named(name)
 
         def work() -> Appended:
             locked = sessions.at(revision).filter(last_position__gte=after).lock()
             if batch.key_hash is not None:
                 # Before the revision is compared: the first try has changed it.
-                replayed = used_keys.replay(using, name, batch)
+                replayed = appending.replay(using, name, batch)
                 if replayed is not None:
                     return replayed
             if not locked:
@@ -171,21 +174,21 @@ class Editing(database.Database):
                 if after:
                     raise _no_message(sessions, after)
                 # Without the lock of its row, messages that another process stores meanwhile would stay.
-                creating.create(using, name)
+                appending.create_session(using, name)
             # The row is locked, so its revision need not be compared again.
             _, edited = truncate(using, name, after, threshold, revision=None)
             appended = appending.append_new(using, name, batch, threshold, counter=counter)
             return appended._replace(turned_due=appended.turned_due or bool(edited and edited.turned_due))
 
         def happened() -> bool:
-            return used_keys.replay(using, name, batch) is not None
+            return appending.replay(using, name, batch) is not None
 
         def try_once() -> Appended:
             try:
                 return transactions.run(using, work, savepoint=True, happened=happened if batch.key_hash else None)
             except IntegrityError:
                 # Unless the owner is gone, another process has created the session at the same moment.
-                creating.require_owner(using, name.owner_id)
+                appending.require_owner(using, name.owner_id)
                 raise
 
         return transactions.settled(try_once, name)
@@ -196,8 +199,10 @@ class Editing(database.Database):
         No other message is deleted, whatever is appended meanwhile.
         """
 
-        def work(using: str) -> tuple[StoredMessage | None, Edited | None]:
-            session = _begun(self._named(name), name, last_position__gt=0)
+        using = self.using
+
+        def work() -> tuple[StoredMessage | None, Edited | None]:
+            session = _begun(self._sessions.named(name), name, last_position__gt=0)
             if session is None:
                 return None, None
             rows = models.Message.objects.using(using).filter(session=session, position=session.last_position)
@@ -206,7 +211,7 @@ class Editing(database.Database):
             return columns.stored_message(*row), edited
 
         # If nobody knows whether it was deleted, another try could delete another message. So the error is raised.
-        return self._run(work, savepoint=True)
+        return transactions.run(using, work, savepoint=True)
 
     def fork(
         self,
@@ -226,11 +231,11 @@ class Editing(database.Database):
         """
         using, sessions = self.using, self._sessions
 
-        def work(public_id: uuid.UUID, index: index_rows.Copied) -> Forked:
+        def work(public_id: uuid.UUID, index: list[Segment], index_epoch: int | None) -> Forked:
             if not sessions.named(source).lock():
                 raise values.no_session(source) if source.row_id is None else values.gone(source)
             # Another fork with the same key held the lock until it was committed.
-            earlier = creating.replayed(using, creation)
+            earlier = appending.created_by(using, creation)
             if earlier is not None:
                 return Forked(earlier)
             session = transactions.latest(sessions.named(source)).get()
@@ -238,7 +243,7 @@ class Editing(database.Database):
                 raise values.no_message(at, session.last_position)
             if transactions.latest(sessions.named(target)).exists():
                 raise values.session_exists(target)
-            copy = creating.create(
+            copy = appending.create_session(
                 using,
                 target,
                 public_id=public_id,
@@ -254,26 +259,22 @@ class Editing(database.Database):
             with connections[using].cursor() as cursor:
                 cursor.execute(*sql.copy_messages(connections[using].vendor, session.pk, copy.pk, at))
                 cursor.execute(*sql.copy_summaries(session.pk, copy.pk, at))
-            if index.epoch != session.epoch:
-                # Messages were changed since the index was read. The copy is indexed later.
-                index = index_rows.NOTHING_COPIED
-            index_rows.insert(using, copy.pk, index.segments)
+            # If messages were changed since the index was read, the copy is indexed later.
+            copied = index if index_epoch == session.epoch else []
+            index_rows.insert(using, copy.pk, copied)
             _tell(using, copy.pk, 1, at, copied_from=session.pk)
-            edited = finish(using, copy.pk, counters, counters.first_unfoldable, threshold, indexed_position=index.last)
+            indexed = copied[-1].last if copied else 0
+            edited = finish(using, copy.pk, counters, counters.first_unfoldable, threshold, indexed_position=indexed)
             return Forked(sessions.get(pk=copy.pk), edited)
 
         def try_once() -> Forked:
             public_id = uuid.uuid4()
-            index = index_rows.copied(using, sessions.named(source), at)
+            copying = functools.partial(work, public_id, *index_rows.copied(using, sessions.named(source), at))
+            happened = sessions.filter(public_id=public_id).exists
             try:
-                return transactions.run(
-                    using,
-                    lambda: work(public_id, index),
-                    savepoint=True,
-                    happened=lambda: not self._none(public_id=public_id),
-                )
+                return transactions.run(using, copying, savepoint=True, happened=happened)
             except IntegrityError as error:
-                return Forked(creating.earlier(error, using, target, creation))
+                return Forked(appending.created_before(error, using, target, creation))
 
         return transactions.settled(try_once, target)
 
@@ -283,8 +284,9 @@ class Editing(database.Database):
         Raises :class:`~django_convmemory.exceptions.UnknownMessage`.
         """
 
-        def work(using: str) -> Redaction:
-            sessions = self._named(name)
+        using, sessions = self.using, self._sessions.named(name)
+
+        def work() -> Redaction:
             if position < 1 or not sessions.filter(last_position__gte=position).lock():
                 raise _no_message(sessions, position)
             session_id = transactions.latest(sessions).values_list("pk", flat=True).get()
@@ -295,29 +297,29 @@ class Editing(database.Database):
             return Redaction([_redact(using, pk, position, threshold) for pk in ids], in_flight)
 
         # A second redaction finds the same copies, and changes nothing.
-        return self._run(work, savepoint=True, happened=lambda: False)
+        return transactions.run(using, work, savepoint=True, happened=lambda: False)
 
     def erase(self, alias: str, *, owner_id: Any, visitor: str) -> int:
         """Delete the sessions of an owner or a visitor with all their messages, and return their number."""
-        theirs = {"alias": alias, "owner_id": owner_id, "visitor": visitor}
+        sessions = self._sessions.filter(alias=alias, owner_id=owner_id, visitor=visitor)
 
-        def work(using: str) -> int:
-            deleted = [portion.delete()[1] for portion in locked(self._sessions.filter(**theirs))]
+        def work() -> int:
+            deleted = [portion.delete()[1] for portion in locked(sessions)]
             return sum(counts.get(models.Session._meta.label, 0) for counts in deleted)
 
-        return self._run(work, savepoint=True, happened=lambda: self._none(**theirs))
+        return transactions.run(sessions.db, work, savepoint=True, happened=lambda: not sessions.exists())
 
     def adopt(self, alias: str, visitor: str, owner_id: Any) -> list[SessionName]:
         """Give a visitor's sessions to an owner, and return their names.
 
         If the owner has a session with the same key already, the key gets a number.
         """
-        everyone = self._sessions
+        using, everyone = self.using, self._sessions
+        sessions = everyone.filter(alias=alias, visitor=visitor)
 
-        def work(using: str) -> list[SessionName]:
-            sessions = everyone.filter(alias=alias, visitor=visitor)
+        def work() -> list[SessionName]:
             sessions.update(details=F("details") + 1)
-            creating.require_owner(using, owner_id)
+            appending.require_owner(using, owner_id)
             names = []
             for session_id, key in list(transactions.latest(sessions).order_by("pk").values_list("pk", "key")):
                 name = values.free_name(
@@ -329,12 +331,10 @@ class Editing(database.Database):
                 names.append(name)
             return names
 
-        def happened() -> bool:
-            return self._none(alias=alias, visitor=visitor)
-
+        happened = functools.partial(self._none, alias=alias, visitor=visitor)
         # The owner may create a session with one of the keys at the same time.
         what = f"all sessions of owner {owner_id!r}"
-        return transactions.settled(lambda: self._run(work, savepoint=True, happened=happened), what)
+        return transactions.settled(lambda: transactions.run(using, work, savepoint=True, happened=happened), what)
 
 
 def truncate(
@@ -364,8 +364,14 @@ def _cut(using: str, session: models.Session, after: int, threshold: Threshold) 
     models.Summary.objects.using(using).filter(session=session, last_position__gt=after).empty()
     indexed = index_rows.cut(using, session.pk, after, session.indexed_position)
     _tell(using, session.pk, after + 1)
-    used_keys.mark_gone(using, session.pk, after)
+    _mark_gone(using, session.pk, after)
     return removed, finish(using, session.pk, counters, counters.first_unfoldable, threshold, indexed_position=indexed)
+
+
+def _mark_gone(using: str, session_id: int, after: int) -> None:
+    """Note that the messages after the position ``after`` are removed. A key of which one is removed is gone."""
+    keys = models.UsedKey.objects.using(using).filter(session_id=session_id, gone_at__isnull=True)
+    keys.filter(first_position__gt=after + 1 - F("size")).update(gone_at=Clock())
 
 
 def exists_at(sessions: models.SessionQuerySet, revision: int | None) -> bool:
@@ -427,7 +433,9 @@ def _redact(using: str, session_id: int, position: int, threshold: Threshold) ->
     row = transactions.latest(messages.filter(position=position)).get()
     emptied = columns.redacted_values(columns.message_of_row(row))
     messages.filter(position=position).update(**emptied, redacted_at=Coalesce("redacted_at", Clock()))
-    used_keys.forget_content(using, session_id, position)
+    # No key keeps an HMAC of the message, not even one whose other messages were removed.
+    keys = models.UsedKey.objects.using(using).filter(session_id=session_id)
+    keys.filter(first_position__lte=position, first_position__gt=position - F("size")).update(content="")
     models.Summary.objects.using(using).filter(session_id=session_id, last_position__gte=position).empty()
     session = transactions.latest(sessions).get()
     indexed = index_rows.strike(using, session_id, position, session.indexed_position)

@@ -21,9 +21,8 @@ from typing import Any
 
 from django_convmemory import exceptions
 from django_convmemory.messages import frozen_json
-from django_convmemory.rules import exchanges, segments, turns, used_keys, values
+from django_convmemory.rules import exchanges, segments, turns, values
 from django_convmemory.rules.counters import Batch, Counters, Covered, Entry, Previous, Row
-from django_convmemory.rules.exchanges import MessageRef, Turn
 from django_convmemory.rules.pause import Pause, wait_after_lease
 from django_convmemory.rules.segments import Extent, Indexable, IndexRead, Segment, Unindexed
 from django_convmemory.rules.strategies import Threshold, View
@@ -111,13 +110,13 @@ class Session:
         return Extent(self.id, self.session_name, self.epoch, self.indexed_position, len(self.rows))
 
     @property
-    def refs(self) -> list[MessageRef]:
+    def refs(self) -> list[exchanges.MessageRef]:
         """The messages as a model sees them."""
         refs = []
         for row, (position, tokens_through, answers) in zip(self.rows, self.places, strict=True):
             message = exchanges.redacted(row.message) if row.redacted else row.message
             place = (answers, row.created_at, tokens_through)
-            refs.append(MessageRef(position, message.without_item(), row.tokens, *place))
+            refs.append(exchanges.MessageRef(position, message.without_item(), row.tokens, *place))
         return refs
 
     def check_step(self, step: Step, now: float) -> None:
@@ -135,10 +134,10 @@ class Session:
     def used_key(self, batch: Batch, now: float) -> UsedKey | None:
         """Return the key of ``batch`` if it is used. Raises IdempotencyConflict if it stands for other content."""
         key = self.keys.get(batch.key_hash or "")
-        if key is None or key.gone_at <= now - used_keys.FORGOTTEN_AFTER:
+        if key is None or key.gone_at <= now - values.FORGOTTEN_AFTER:
             return None
         is_same = key.content in ("", batch.payload_hash)
-        used_keys.check_content(batch, key.positions[0], len(key.positions), is_same=is_same)
+        values.check_reuse(batch, key.positions[0], len(key.positions), is_same=is_same)
         return key
 
     def appended(self, positions: range, *, turned_due: bool = False, replayed: bool = False) -> values.Appended:
@@ -342,7 +341,7 @@ class InMemoryStore:
         session, now = self.session(name), self._clock()
         key = session.used_key(batch, now)
         if key is not None and key.gone_at < NEVER:
-            raise used_keys.removed(key.positions[0])
+            raise values.key_removed(key.positions[0])
         if key is not None:
             return session.appended(key.positions, replayed=True)
         if batch.step is not None:
@@ -649,11 +648,11 @@ class InMemoryStore:
             version.valid = version.value.version in line
         return claim
 
-    def turns(self, claim: Claim, limit: int | None = None) -> list[Turn]:
+    def turns(self, claim: Claim, limit: int | None = None) -> list[exchanges.Turn]:
         refs = self.messages(claim)[:limit]
-        return [Turn(ref.position, ref.tokens, ref.answers, ref.message.role) for ref in refs]
+        return [exchanges.Turn(ref.position, ref.tokens, ref.answers, ref.message.role) for ref in refs]
 
-    def messages(self, claim: Claim, first: int = 1, last: float = math.inf) -> list[MessageRef]:
+    def messages(self, claim: Claim, first: int = 1, last: float = math.inf) -> list[exchanges.MessageRef]:
         tail = self._with_id(claim.session_id).refs[claim.counters.covered_position : claim.counters.last_position]
         return [ref for ref in tail if first <= ref.position <= last and not ref.message.pinned]
 

@@ -1,4 +1,4 @@
-"""Taking, keeping and releasing the lease of a session.
+"""Taking, keeping and releasing the lease of a session, and publishing versions of its summary while it is held.
 
 Many processes may read the tail and call a model. Only the one that holds the lease may write: its token is in the row,
 and by the database's clock the lease has not expired. Each write is one UPDATE whose WHERE checks the token, the expiry
@@ -6,28 +6,31 @@ and the epoch. So a process changes no row if it slept through its lease, or if 
 meanwhile.
 
 Outside of the caller's transaction each UPDATE commits by itself. So a process that is stopped anywhere here holds no
-lock, and no append waits for it.
+lock, and no append waits for it. A version is published in a transaction that begins with such an UPDATE.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
+import functools
 import uuid
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
-from django.db.models import Case, DateTimeField, F, Q, When
+from django.db.models import Case, DateTimeField, F, Q, Subquery, When
 from django.db.models.functions import Coalesce
 
 from django_convmemory import models
 from django_convmemory.clock import Clock
 from django_convmemory.messages import PINNED_ROLES
 from django_convmemory.rules import values
+from django_convmemory.rules.counters import Covered
 from django_convmemory.rules.exchanges import MessageRef, Turn
 from django_convmemory.rules.pause import wait_after_lease
 from django_convmemory.rules.strategies import Threshold
-from django_convmemory.rules.values import Claim
+from django_convmemory.rules.values import AttemptOutcome, AttemptRecord, Claim, NewVersion
 from django_convmemory.store import columns, compiled, sql, transactions
 from django_convmemory.store.compiled import Slot
 from django_convmemory.store.database import Database
@@ -42,7 +45,7 @@ _SUMMARY_NAMES = [field.attname for field in models.Summary._meta.concrete_field
 
 
 class Leases(Database):
-    """Takes, keeps and releases the lease of a session, and reads what its holder folds."""
+    """Takes, keeps and releases the lease of a session, reads what its holder folds, and stores what it makes."""
 
     def claim(
         self,
@@ -128,20 +131,74 @@ class Leases(Database):
         extending = _extending(self.using, lease)
         return bool(_changed(extending, session_id=claim.session_id, token=claim.token, epoch=claim.epoch))
 
+    def publish(
+        self, claim: Claim, version: NewVersion, attempt: AttemptRecord | None, threshold: Threshold, *, lease: float
+    ) -> Claim | None:
+        """Store ``version`` and extend the lease, if the claim still holds.
+
+        If it is final (:func:`.values.is_final`), it becomes the current summary. A version that the fallback made in
+        the model's place marks the session for a rebuild, and the end of a rebuild removes the mark.
+
+        ``attempt`` is the model call that made it, unless that is recorded already.
+
+        Returns the claim as it is after that. If the lease is lost, or the session has been changed since the claim,
+        only the attempt is stored, and the result is None.
+        """
+        using = self.using
+        number = claim.last_version + 1
+        final = values.is_final(claim, version)
+        rebuild = version.stand_in and not (final and claim.rebuilding)
+        first = _publishing(using, threshold, lease, final=final, rebuilding=claim.rebuilding, rebuild=rebuild).bind(
+            session_id=claim.session_id,
+            token=claim.token,
+            epoch=claim.epoch,
+            base=values.covered_by(claim),
+            last_version=claim.last_version,
+            number=number,
+            **version.covered._asdict(),
+        )
+        updates = _other_versions(using, claim, version) if final else []
+        summary = models.Summary(
+            session_id=claim.session_id,
+            version=number,
+            parent_version=claim.summary.version if claim.summary else None,
+            building=not final,
+            created_at=Clock(),
+            **{**dataclasses.asdict(version), "identifiers": version.identifiers or None},
+        )
+        attempts = [] if attempt is None else [_attempt(claim, dataclasses.replace(attempt, version=number))]
+        rows = [summary, *attempts]
+        if transactions.run(using, lambda: compiled.run_all(using, first, updates, rows), savepoint=True):
+            return values.after_publishing(claim, version, number)
+        if attempt is not None:
+            self.record(claim, dataclasses.replace(attempt, outcome=AttemptOutcome.DROPPED))
+        return None
+
+    def record(self, claim: Claim, attempt: AttemptRecord) -> None:
+        """Store an attempt that did not lead to a version. If its session was deleted, its cost still counts."""
+        using, row = self.using, _attempt(claim, attempt)
+        # One statement, so that a process that is stopped here holds up no append.
+        row.session_id = Subquery(self._sessions.filter(pk=claim.session_id).values("pk"))
+        stored = models.Attempt.objects.using(using).filter(
+            session=claim.session_id, first_position=row.first_position, duration_seconds=row.duration_seconds
+        )
+        work = functools.partial(compiled.insert, using, row)
+        insert = functools.partial(transactions.run, using, work, savepoint=True, atomic=False, happened=stored.exists)
+        # They are deleted between the look and the check of the foreign key.
+        transactions.settled(insert, "the sessions")
+
     def release(self, claim: Claim, threshold: Threshold, how: values.Release = values.SUCCESS) -> bool:
         """Release the lease, and return whether the session is still due by ``threshold`` and its current counters."""
-        using = self.using
-        if how.error or how.retry_in is not None or how.rebuild_in is not None:
-            changes: dict[str, Any] = {} if how.rebuild_in is None else {"rebuild_after": Clock(how.rebuild_in)}
-            if not claim.rebuilding:
-                changes["attempts"] = max(0, claim.attempts - how.uncount) if how.error else 0
-                changes["last_error"] = how.error
-                changes["next_attempt_at"] = None if how.retry_in is None else Clock(how.retry_in)
-            changes["fold_window"] = how.window
-            releasing = _releasing(using, threshold, changes, queued=how.queued)
-        else:
-            releasing = _releasing_after_success(using, threshold, rebuilding=claim.rebuilding, queued=how.queued)
-        released = _changed(releasing, session_id=claim.session_id, token=claim.token, window=how.window)
+        # A time to wait is another one each time.
+        make = _releasing_now if how.retry_in is None and how.rebuild_in is None else _releasing
+        released = _changed(
+            make(self.using, threshold, how._replace(error="", window=None), rebuilding=claim.rebuilding),
+            session_id=claim.session_id,
+            token=claim.token,
+            window=how.window,
+            attempts=max(0, claim.attempts - how.uncount) if how.error else 0,
+            error=how.error,
+        )
         return bool(released) and self.is_due(claim.session_id)
 
     def is_due(self, session_id: int) -> bool:
@@ -267,7 +324,7 @@ def _after_lease(lease: float) -> Case:
     return Case(*cases, default=Clock(lease + waits[-1]), output_field=DateTimeField(null=True))
 
 
-def held(using: str) -> models.SessionQuerySet:
+def _held(using: str) -> models.SessionQuerySet:
     """Return the session that a claim holds, with the slots ``session_id``, ``token`` and ``epoch``."""
     sessions = models.Session.objects.using(using).filter(pk=Slot("session_id"), lease_token=Slot("token"))
     # No message was removed or redacted since it was taken.
@@ -276,34 +333,82 @@ def held(using: str) -> models.SessionQuerySet:
 
 @compiled.once
 def _extending(using: str, lease: float) -> compiled.CompiledStatement:
-    return compiled.update(held(using), lease_expires_at=Clock(lease))
+    return compiled.update(_held(using), lease_expires_at=Clock(lease))
+
+
+@compiled.once
+def _publishing(
+    using: str, threshold: Threshold, lease: float, *, final: bool, rebuilding: bool, rebuild: bool
+) -> compiled.CompiledStatement:
+    """Return the UPDATE of the session's row. ``rebuild``: the session should be rebuilt."""
+    changes: dict[str, Any] = {}
+    if final:
+        covered = {name: Slot(name) for name in Covered._fields}
+        tokens, count = covered["covered_tokens"], covered["covered_count"]
+        changes = {"due_since": _due_since(threshold, tokens, count), "current_version": Slot("number"), **covered}
+    if rebuild:
+        changes["rebuild_after"] = Coalesce("rebuild_after", Clock())
+    elif final and rebuilding:
+        changes["rebuild_after"] = None
+    if not rebuilding:  # A rebuild does not fold what has failed.
+        changes |= {"attempts": 0, "next_attempt_at": None, "last_error": ""}
+    return compiled.update(
+        _held(using).filter(covered_position=Slot("base"), last_version=Slot("last_version")),
+        **changes,
+        last_version=Slot("number"),
+        lease_expires_at=Clock(lease),
+    )
+
+
+def _other_versions(using: str, claim: Claim, version: NewVersion) -> list[compiled.Bound]:
+    """Return the changes of other versions when ``version`` becomes current."""
+    if not (claim.rebuilding or claim.parts):
+        return []  # The usual case, so it builds no queries.
+    summaries = models.Summary.objects.using(using).filter(session_id=claim.session_id).valid()
+    unfinished = summaries.filter(building=True)
+    if not claim.rebuilding:
+        parts = unfinished.filter(first_position=version.first_position)
+        return [compiled.update(parts, building=False).bind()]
+    updates: list[compiled.Bound] = []
+    if claim.replaces:
+        # What was made from the fallback's text goes with it.
+        replaced = summaries.filter(building=False, version__gte=claim.replaces)
+        updates.append(compiled.update(replaced, invalidated_at=Clock()).bind())
+    return [*updates, compiled.update(unfinished, building=False).bind()]
+
+
+def _attempt(claim: Claim, attempt: AttemptRecord) -> models.Attempt:
+    return models.Attempt(
+        session_id=claim.session_id,
+        alias=claim.name.alias,
+        started_at=Clock(-attempt.duration_seconds),
+        **dataclasses.asdict(attempt),
+    )
 
 
 def _releasing(
-    using: str, threshold: Threshold, changes: dict[str, Any], *, queued: bool
+    using: str, threshold: Threshold, how: values.Release, *, rebuilding: bool
 ) -> compiled.CompiledStatement:
-    if queued:
+    changes: dict[str, Any] = {"fold_window": Slot("window")}
+    if not rebuilding:  # A rebuild does not fold what has failed.
+        changes |= {"attempts": Slot("attempts"), "last_error": Slot("error")}
+        changes["next_attempt_at"] = None if how.retry_in is None else Clock(how.retry_in)
+    if how.rebuild_in is not None:
+        changes["rebuild_after"] = Clock(how.rebuild_in)
+    if how.queued:
         changes["queued_at"] = Clock()
     return compiled.update(
         # By the token alone: this process may release its expired lease as long as nobody else has taken one.
         models.Session.objects.using(using).filter(pk=Slot("session_id"), lease_token=Slot("token")),
         # Computed from the current counters, which include appends during the model call.
-        due_since=due_since(threshold, F("covered_tokens"), F("covered_count")),
+        due_since=_due_since(threshold, F("covered_tokens"), F("covered_count")),
         lease_token="",
         lease_expires_at=None,
         **changes,
     )
 
 
-@compiled.once
-def _releasing_after_success(
-    using: str, threshold: Threshold, *, rebuilding: bool, queued: bool
-) -> compiled.CompiledStatement:
-    # A rebuild does not fold what has failed.
-    changes: dict[str, Any] = {"fold_window": Slot("window")}
-    if not rebuilding:
-        changes |= {"attempts": 0, "last_error": "", "next_attempt_at": None}
-    return _releasing(using, threshold, changes, queued=queued)
+_releasing_now = compiled.once(_releasing)
 
 
 @compiled.once
@@ -311,7 +416,7 @@ def _due(using: str) -> compiled.Selection:
     return compiled.selection(models.Session.objects.using(using).filter(pk=Slot("session_id")).due(), "pk")
 
 
-def due_since(threshold: Threshold, covered_tokens: Any, covered_count: Any) -> Case:
+def _due_since(threshold: Threshold, covered_tokens: Any, covered_count: Any) -> Case:
     """Return the new value of ``due_since`` for these covered counters."""
     condition = models.exceeds(threshold, covered_tokens=covered_tokens, covered_count=covered_count)
     return Case(

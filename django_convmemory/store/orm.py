@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from django_convmemory.store.appending import Appending
-from django_convmemory.store.creating import Creating
 from django_convmemory.store.editing import Editing
 from django_convmemory.store.index_rows import Indexing
 from django_convmemory.store.leases import Leases
 from django_convmemory.store.pause import Pauses
-from django_convmemory.store.publishing import Publishing
 from django_convmemory.store.reading import Reading
-from django_convmemory.store.searching import Searching
 from django_convmemory.store.sweeping import Sweeping
 from django_convmemory.store.turns import Turns
 
 
-class ORMStore(Creating, Appending, Reading, Editing, Indexing, Searching, Leases, Publishing, Sweeping, Pauses, Turns):
+class ORMStore(Appending, Reading, Editing, Indexing, Leases, Sweeping, Pauses, Turns):
     """Keeps sessions in the tables of this app. It knows nothing of models, prompts and budgets.
 
     ``using`` names the database. Without it the database routers choose one. :class:`~.in_memory.InMemoryStore` does

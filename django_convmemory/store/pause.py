@@ -19,7 +19,6 @@ from django_convmemory.clock import Clock
 from django_convmemory.rules.pause import Pause
 from django_convmemory.rules.values import AttemptOutcome
 from django_convmemory.store import compiled, transactions
-from django_convmemory.store.compiled import Slot
 from django_convmemory.store.database import Database
 
 _TRIES = 200
@@ -77,7 +76,7 @@ def _read(using: str, alias: str, *, lock: bool = False) -> Pause:
 
 @compiled.once
 def _reading(using: str, *, lock: bool) -> compiled.Selection:
-    return compiled.selection(rows_of(using, Slot("alias")), Clock(), *_COMPARED, "error", lock=lock)
+    return compiled.selection(rows_of(using, compiled.Slot("alias")), Clock(), *_COMPARED, "error", lock=lock)
 
 
 def _in_state(rows: QuerySet[models.AliasState], state: Pause) -> QuerySet[models.AliasState]:

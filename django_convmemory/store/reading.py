@@ -15,7 +15,6 @@ from django_convmemory import models
 from django_convmemory.messages import PINNED_ROLES
 from django_convmemory.rules import values
 from django_convmemory.rules.strategies import View
-from django_convmemory.rules.values import SessionName, SummaryVersion
 from django_convmemory.store import columns, database, preparing, sql
 
 logger = logging.getLogger(__name__)
@@ -27,7 +26,7 @@ _decoded = json.JSONDecoder().raw_decode
 class Reading(database.Database):
     """Reads sessions."""
 
-    def load(self, name: SessionName, view: View, pinned_tokens: float) -> values.Snapshot | None:
+    def load(self, name: values.SessionName, view: View, pinned_tokens: float) -> values.Snapshot | None:
         """Return the session as it is at one moment, as far as ``view`` needs it, or None if there is no such session.
 
         Of the pinned messages it has those that fit in ``pinned_tokens``, and always the first one.
@@ -60,11 +59,8 @@ class Reading(database.Database):
                 tail, pinned = columns.placed(rows.values()), []
                 if counters.pinned:
                     bound = values.view_bound(counters, view)
-                    tail = [
-                        placed
-                        for placed in tail
-                        if placed.message.role not in PINNED_ROLES and placed.position > bound.position
-                    ]
+                    tail = [ref for ref in tail if ref.position > bound.position]
+                    tail = [ref for ref in tail if ref.message.role not in PINNED_ROLES]
                     positions = values.shown_pinned(counters.pinned, pinned_tokens)
                     cursor.execute(*sql.placed(session_id, positions))
                     pinned_rows = cursor.fetchall()
@@ -72,11 +68,11 @@ class Reading(database.Database):
                     if not pinned_rows or pinned_rows[0][0] != epoch:
                         continue
                     pinned = columns.placed(row[1:] for row in pinned_rows if row[1] is not None)
-            version = SummaryVersion(*_decoded(summary)[0]) if view.summary and summary else None
+            version = values.SummaryVersion(*_decoded(summary)[0]) if view.summary and summary else None
             return values.Snapshot(session_id, counters, bool(due), revision, epoch, version, pinned, tail)
 
     def history(
-        self, name: SessionName, *, before: int | None, after: int | None, limit: int, items: bool = False
+        self, name: values.SessionName, *, before: int | None, after: int | None, limit: int, items: bool = False
     ) -> list[values.StoredMessage]:
         """Return at most ``limit`` messages after the position ``after`` and before the position ``before``, in order.
 
@@ -85,7 +81,7 @@ class Reading(database.Database):
         """
         # A subquery and not a join, and a range of positions: PostgreSQL expects a session of the usual length, and
         # might otherwise fetch and sort all of its messages.
-        sessions = self._named(name)
+        sessions = self._sessions.named(name)
         rows = models.Message.objects.using(sessions.db).filter(session_id=database.id_of(sessions))
         if before is not None:
             rows = rows.filter(position__lt=before)

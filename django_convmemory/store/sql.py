@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from django_convmemory import clock
-from django_convmemory.rules.counters import MAX_PINNED, REPEATED, Batch, Row
+from django_convmemory.rules.counters import MAX_PINNED, REPEATED, Batch, Counters, Row
 from django_convmemory.rules.strategies import Threshold, View
 from django_convmemory.rules.turns import Does
 from django_convmemory.rules.values import SessionName
@@ -120,14 +120,9 @@ class Append:
 
     def use_key(self, advanced: Advanced) -> tuple[str, dict[str, Any]]:
         """Return the INSERT of the batch's key, after ``advanced`` has made room for the messages."""
-        first_position, size = self.batch.key_place(advanced.last_position)
-        return f"INSERT INTO {USED_KEY} (session_id, {_KEY}) VALUES ({_KEY_VALUES})", {
-            "session_id": advanced.session_id,
-            "key_hash": self.batch.key_hash,
-            "first_position": first_position,
-            "size": size,
-            "content": self.content,
-        }
+        place = self.batch.key_place(advanced.last_position)
+        row = (advanced.session_id, self.batch.key_hash, *place, self.content)
+        return _USE_KEY, dict(zip(_KEY_NAMES, row, strict=True))
 
     def inserts(self, advanced: Advanced) -> list[tuple[str, Any]]:
         """Return the INSERTs of the messages, after ``advanced`` has made room for them."""
@@ -384,7 +379,7 @@ def _append_in_one(shape: _Shape, filled: tuple[str, ...] | None, keyed_by_quest
         if shape.several and not keyed_by_question:
             first, size = "last_position - %(added)s + 1", "%(added)s"
         used = (
-            f"used AS (INSERT INTO {USED_KEY} (session_id, {_KEY}) SELECT id, %(key_hash)s, {first}, {size}, "
+            f"used AS (INSERT INTO {USED_KEY} ({', '.join(_KEY_NAMES)}) SELECT id, %(key_hash)s, {first}, {size}, "
             "%(key_content)s FROM advanced), "
         )
     added = _ADDED if filled is None else _added_one(filled)
@@ -393,9 +388,10 @@ def _append_in_one(shape: _Shape, filled: tuple[str, ...] | None, keyed_by_quest
     )
 
 
-_KEY = "key_hash, first_position, size, content"
-_KEY_VALUES = ", ".join(f"%({name})s" for name in ("session_id", *_KEY.split(", ")))
-
+_KEY_NAMES = ("session_id", "key_hash", "first_position", "size", "content")
+_USE_KEY = (
+    f"INSERT INTO {USED_KEY} ({', '.join(_KEY_NAMES)}) VALUES ({', '.join(f'%({name})s' for name in _KEY_NAMES)})"
+)
 
 _APPENDED_NAMES = [column.name for column in APPENDED]
 _INSERTED = ["session_id", *_APPENDED_NAMES]
@@ -432,9 +428,8 @@ def _added_one(filled: tuple[str, ...]) -> str:
         for column in APPENDED:
             if column.kind is kind and (column.name in filled or kind is Kind.TIME):
                 values[column.name] = value
-    for column in APPENDED:
-        if column.name in filled and column.kind not in (Kind.TOTAL, Kind.POSITION, Kind.CALL):
-            values[column.name] = f"%({column.name})s"
+    # A time that is given replaces the database's.
+    values |= {name: f"%({name})s" for name in filled if name == "created_at" or name not in values}
     return f"({', '.join(values)}) SELECT {', '.join(values.values())} FROM advanced"
 
 
@@ -512,11 +507,7 @@ def copy_summaries(source: int, target: int, last_position: int) -> tuple[str, l
 
 # Reading.
 
-_SESSION = (
-    "s.id, s.epoch, s.revision, s.due_since IS NOT NULL, s.last_position, s.unpinned_count, s.unpinned_tokens, "
-    "s.settled_tokens, s.newest_position, s.pinned, s.call_position, s.exchange_calls, s.open_calls, "
-    "s.covered_position, s.covered_count, s.covered_tokens"
-)
+_SESSION = "s.id, s.epoch, s.revision, s.due_since IS NOT NULL, " + ", ".join(f"s.{name}" for name in Counters._fields)
 _SUMMARY = "v.version, v.first_position, v.last_position, v.text, v.tokens"
 # The columns of a message that is shown. Of the time of its redaction only NULL or not NULL counts.
 PLACED_NAMES = (

@@ -21,7 +21,6 @@ from django_convmemory.clock import Clock
 from django_convmemory.rules.strategies import Threshold
 from django_convmemory.rules.values import Claim, Scope
 from django_convmemory.store import compiled, pause, transactions
-from django_convmemory.store.compiled import Slot
 from django_convmemory.store.database import Database
 
 # So many more sessions than asked for are looked at, because other processes lock some of them.
@@ -200,9 +199,8 @@ def _marked_of(rows: models.SessionQuerySet, ids: Sequence[int], limit: int, mar
 
     if not ids:
         return []
-    return transactions.run(
-        using, locked if connections[using].features.has_select_for_update_skip_locked else one_by_one
-    )
+    can_skip_locked = connections[using].features.has_select_for_update_skip_locked
+    return transactions.run(using, locked if can_skip_locked else one_by_one)
 
 
 def _read(
@@ -214,9 +212,9 @@ def _read(
 
 
 _OF_SCOPE = {
-    "owner": Q(owner=Slot("owner")),
-    "visitor": Q(owner=None, visitor=Slot("visitor")),
-    "session": Q(pk=Slot("session_id")),
+    "owner": Q(owner=compiled.Slot("owner")),
+    "visitor": Q(owner=None, visitor=compiled.Slot("visitor")),
+    "session": Q(pk=compiled.Slot("session_id")),
     "failing": Q(attempts__gt=0),
 }
 
@@ -224,7 +222,7 @@ _OF_SCOPE = {
 @compiled.once
 def _whose(using: str) -> compiled.Selection:
     return compiled.selection(
-        models.Session.objects.using(using).filter(pk=Slot("session_id")), "owner_id", "visitor", "attempts"
+        models.Session.objects.using(using).filter(pk=compiled.Slot("session_id")), "owner_id", "visitor", "attempts"
     )
 
 
@@ -244,5 +242,5 @@ def _waiting_of_others(using: str, whose: str, aliases: tuple[str, ...]) -> comp
 @compiled.once
 def _waiting_of_scope(using: str, whose: str, aliases: tuple[str, ...]) -> compiled.Selection:
     waiting = models.Session.objects.using(using).due().unleased().ready().filter(_OF_SCOPE[whose], alias__in=aliases)
-    others = waiting.filter(_DROPPED).exclude(pk=Slot("session_id"))
+    others = waiting.filter(_DROPPED).exclude(pk=compiled.Slot("session_id"))
     return compiled.selection(others.order_by("due_since", "pk")[:_SPARE], "pk")

@@ -11,19 +11,17 @@ from django.db.models import Q
 from django_convmemory import models
 from django_convmemory.clock import Clock
 from django_convmemory.messages import PINNED_ROLES
-from django_convmemory.rules import turns, used_keys as rules, values
+from django_convmemory.rules import turns, values
 from django_convmemory.rules.counters import Batch, Covered
 from django_convmemory.rules.strategies import Threshold, View
-from django_convmemory.rules.turns import Does, State, Step
 from django_convmemory.rules.values import SessionName, Snapshot, StoredMessage
-from django_convmemory.store import appending, columns, database, editing, sql, transactions, used_keys
-from django_convmemory.store.database import Database
+from django_convmemory.store import appending, columns, database, editing, sql, transactions
 
 # How many messages after a question are read at a time.
 _PAGE = 100
 
 
-class Turns(Database):
+class Turns(database.Database):
     """Opens, renews and ends the turns of sessions, and finds questions and their replies."""
 
     def waits(self) -> bool:
@@ -50,10 +48,9 @@ class Turns(Database):
         if "pool" in connection.settings_dict.get("OPTIONS", {}) and not connection.in_atomic_block:
             connection.close()
 
-    def begin_turn(self, name: SessionName, step: Step) -> None:
+    def begin_turn(self, name: SessionName, step: turns.Step) -> None:
         """Open a turn for a question that is stored. Raises the reason if that cannot be done now."""
-        using = self.using
-        sessions = self._named(name)
+        sessions = self._sessions.named(name)
         free = Q(turn_token="") | Q(turn_expires_at__lte=Clock())
         free_rows = sessions.filter(free, epoch=step.epoch, last_position=step.last_position)
         changes = appending.turn_columns(step, step.question)
@@ -64,29 +61,29 @@ class Turns(Database):
             if session is not None and session.turn_token == step.token:
                 return  # The connection was lost after the turn had been opened.
             # If it can be done now, the turn of another request has ended in between.
-            appending.check_step(using, session, step)
+            appending.check_step(self.using, session, step)
         raise turns.in_progress(0.0)
 
-    def renew_turn(self, name: SessionName, step: Step) -> bool:
+    def renew_turn(self, name: SessionName, step: turns.Step) -> bool:
         """Let the turn last for ``step.seconds`` from now on, and return whether somebody has stopped its reply.
 
         Raises :class:`~django_convmemory.exceptions.TurnLost`.
         """
-        rows = self._named(name).filter(turn_token=step.token)
-        if _update(rows.filter(turn_stopped=False), appending.turn_columns(step._replace(does=Does.GOES_ON), 0)):
+        rows = self._sessions.named(name).filter(turn_token=step.token)
+        if _update(rows.filter(turn_stopped=False), appending.turn_columns(step._replace(does=turns.Does.GOES_ON), 0)):
             return False
         if not rows.exists():
             raise turns.lost()
         return True
 
-    def end_turn(self, name: SessionName, step: Step) -> None:
+    def end_turn(self, name: SessionName, step: turns.Step) -> None:
         """End the turn, if it is still this one."""
-        rows = self._named(name).filter(turn_token=step.token)
-        _update(rows, appending.turn_columns(step._replace(does=Does.ENDS), 0))
+        rows = self._sessions.named(name).filter(turn_token=step.token)
+        _update(rows, appending.turn_columns(step._replace(does=turns.Does.ENDS), 0))
 
     def stop_turn(self, name: SessionName, question: int) -> bool:
         """Ask the turn that answers the message at ``question`` to stop. Return whether there is one."""
-        rows = self._named(name).filter(turn_expires_at__gt=Clock(), turn_question=question)
+        rows = self._sessions.named(name).filter(turn_expires_at__gt=Clock(), turn_question=question)
         return _update(rows.exclude(turn_token=""), {"turn_stopped": True}) > 0
 
     def step_turn(self, name: SessionName, batch: Batch, threshold: Threshold, *, counter: str) -> values.Appended:
@@ -95,7 +92,7 @@ class Turns(Database):
         if step is None or step.after is None:
             return appending.append_new(using, name, batch, threshold, counter=counter)
         after = step.after
-        sessions = self._named(name)
+        sessions = self._sessions.named(name)
         ours = sessions.filter(turn_token=step.token, epoch=step.epoch, last_position=step.last_position)
 
         def work() -> values.Appended:
@@ -108,45 +105,42 @@ class Turns(Database):
 
         return transactions.run(using, work, savepoint=True)
 
-    def moved(self, name: SessionName, step: Step, last_id: uuid.UUID, question_id: uuid.UUID) -> int | None:
+    def moved(self, name: SessionName, step: turns.Step, last_id: uuid.UUID, question_id: uuid.UUID) -> int | None:
         """Return the epoch of the session if the question and the last message of the turn are as they were, or None.
 
         Only another message was redacted then.
         """
-        using = self.using
-        unmoved = self._named(name).filter(last_position=step.last_position)
+        unmoved = self._sessions.named(name).filter(last_position=step.last_position)
         session_id, epoch = unmoved.values_list("pk", "epoch").first() or (0, None)
-        rows = models.Message.objects.using(using).filter(session_id=session_id, redacted_at__isnull=True)
+        rows = models.Message.objects.using(self.using).filter(session_id=session_id, redacted_at__isnull=True)
         wanted = {step.question: question_id, step.last_position: last_id}
         found = dict(rows.filter(position__in=list(wanted)).values_list("position", "public_id"))
         return epoch if found == wanted else None
 
     def revisions(self, name: SessionName) -> tuple[int, int]:
         """Return the two numbers that count the changes of the session: of its messages, and of its details."""
-        return self._named(name).values_list("revision", "details").first() or (0, 0)
+        return self._sessions.named(name).values_list("revision", "details").first() or (0, 0)
 
     def question(self, name: SessionName, message_id: uuid.UUID | None) -> StoredMessage | None:
         """Return the message with this id, or the newest one of the user if that is None. None: there is none."""
-        using = self.using
-        session_id = database.id_of(self._named(name))
-        rows = models.Message.objects.using(using).filter(session_id=session_id, role="user")
+        session_id = database.id_of(self._sessions.named(name))
+        rows = models.Message.objects.using(self.using).filter(session_id=session_id, role="user")
         rows = rows.filter(public_id=message_id) if message_id else rows
         row = rows.order_by("-session_id", "-position").values_list(*columns.STORED_NAMES).first()
         return columns.stored_message(*row) if row else None
 
-    def after_question(self, name: SessionName, question: int) -> tuple[State, list[StoredMessage]]:
+    def after_question(self, name: SessionName, question: int) -> tuple[turns.State, list[StoredMessage]]:
         """Return the messages that follow the question in its turn, and the state of the session at that moment.
 
         They end before the next message of a user.
         """
-        using = self.using
-        sessions = self._named(name)
+        sessions = self._sessions.named(name)
         while True:
-            row = sessions.values_list("pk", *State._fields).first()
+            row = sessions.values_list("pk", *turns.State._fields).first()
             if row is None:
                 raise turns.changed()
-            state = State(*row[1:])
-            rows = models.Message.objects.using(using).filter(session_id=row[0], position__lte=state.last_position)
+            state = turns.State(*row[1:])
+            rows = models.Message.objects.using(self.using).filter(session_id=row[0], position__lte=state.last_position)
             found: list[StoredMessage] = []
             while True:
                 after = question + len(found)
@@ -166,12 +160,12 @@ class Turns(Database):
         Raises :class:`~django_convmemory.exceptions.IdempotencyConflict` if it stands for something else, and
         ``QuestionChanged`` if the question was removed.
         """
-        keys = used_keys.rows(self.using, name, batch)
+        keys = appending.used_key(self.using, name, batch)
         key = keys.values_list("first_position", "size", "content", "gone_at").first()
         if key is None or (key[3] is not None and keys.forgotten().exists()):
             return None
         first, size, content, gone_at = key
-        rules.check_content(batch, first, size, is_same=used_keys.is_same(content, batch))
+        values.check_reuse(batch, first, size, is_same=appending.is_same(content, batch))
         if gone_at is not None:
             raise turns.changed()
         return int(first)
@@ -182,7 +176,7 @@ class Turns(Database):
         The summary is the newest one that ends before it.
         """
         using = self.using
-        while (session := self._named(name).first()) is not None:
+        while (session := self._sessions.named(name).first()) is not None:
             summaries = models.Summary.objects.using(using).filter(session=session, last_position__lt=position)
             summary = summaries.current().first() if view.summary else None
             counters = editing.rewound_to(using, session, position)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from asgiref.sync import async_to_sync
 from django.contrib.auth import get_user_model
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.core.base.llms.types import (
     ChatMessage,
@@ -23,11 +23,11 @@ from llama_index.core.base.llms.types import (
 from llama_index.core.memory import BaseMemory, ChatMemoryBuffer
 
 from django_convmemory import messages as chat
-from django_convmemory.contrib.llama_index import ConvMemory, with_items
+from django_convmemory.contrib.llama_index import ConvMemory
 from django_convmemory.exceptions import InvalidMessage, InvalidSession
 from django_convmemory.rules.exchanges import REDACTED
 from integration_tests import agent_scripts
-from integration_tests.agent_scripts import ANY_TEXTS, JSON, LIMIT, WORDS, Step, Turn
+from integration_tests.agent_scripts import ANY_TEXTS, JSON, WORDS, Turn
 from integration_tests.llama_index.model import ScriptedLLM
 
 pytestmark = [
@@ -72,66 +72,6 @@ def test_the_model_is_sent_the_same_as_with_their_memory(turns: list[Turn], has_
     assert memory.get() == memory.get_all() == buffer.get_all()
 
 
-@settings(max_examples=min(30, settings().max_examples))
-@given(agent_scripts.turns(min_size=3, max_size=6))
-def test_after_a_fold_the_budget_is_held_and_each_call_has_its_result(turns: list[Turn]) -> None:
-    llm = ScriptedLLM()
-    memory = new_memory()
-    count = memory.session.memory.counter.count
-
-    for number, turn in enumerate(turns, 1):
-        context = memory.session.load()
-        given = with_items(message.model_dump(mode="json") for message in memory.get())
-        assert sum(map(count, given)) <= context.tokens
-        assert context.over_budget or context.tokens <= 2 * LIMIT
-        run([turn], memory, llm)
-        memory.session.compact()
-        assert sum(message.role == "user" for message in memory.get_all()) == number
-
-    for sent in llm.sent:
-        check_calls(sent)
-
-
-def check_calls(sent: list[ChatMessage]) -> None:
-    """Each call has one result, before the next message that is none, and each result has its call."""
-    waiting: list[Any] = []
-    for message in sent:
-        if message.role == MessageRole.TOOL:
-            waiting.remove(message.additional_kwargs["tool_call_id"])
-        else:
-            assert waiting == []
-            waiting = [block.tool_call_id for block in message.blocks if isinstance(block, ToolCallBlock)]
-    assert waiting == []
-
-
-def test_a_fold_keeps_the_summary_and_the_first_system_messages() -> None:
-    memory = new_memory()
-    memory.put(ChatMessage(role="system", content="Speak of ferries only."))
-    memory.put(ChatMessage(role="system", content="Be brief."))
-    memory.put_messages([ChatMessage(f"{number} {WORDS}") for number in range(12)])
-    memory.session.compact()
-
-    first, second, third, *others = memory.get()
-
-    assert [first.content, second.content] == ["Speak of ferries only.", "Be brief."]
-    assert third.role == MessageRole.SYSTEM
-    assert (third.content or "").startswith("Summary of earlier conversation: ")
-    assert others == memory.get_all()[-len(others) :]
-    assert len(memory.get_all()) == 14
-
-
-def test_later_system_messages_are_not_pinned() -> None:
-    memory = new_memory("large")
-    messages = [
-        ChatMessage(role=role, content=str(number)) for number in range(70) for role in ("system", "user", "assistant")
-    ]
-    for message in messages:
-        memory.put(message)
-
-    assert memory.get() == messages
-    assert [part.position for part in memory.session.load().parts if part.name == "pinned"] == [1]
-
-
 def test_set_replaces_the_messages() -> None:
     memory = new_memory("large")
     memory.put(ChatMessage("a"))
@@ -161,21 +101,6 @@ def test_what_is_folded_or_added_while_messages_are_added_to_the_old_ones_stays(
 
     assert [message.content for message in memory.get()][-2:] == ["Of another process.", "And now?"]
     assert len(memory.get_all()) == 14
-
-
-def test_an_agent_is_given_a_history() -> None:
-    """LlamaIndex sets the history as the messages of the memory."""
-    memory, llm = new_memory("large"), ScriptedLLM()
-    memory.put(ChatMessage("forgotten"))
-    llm.script([Step("", "Yes.", [])])
-    history = [ChatMessage("Is it warm?"), ChatMessage(role="assistant", content="Yes.")]
-
-    async def talk() -> None:
-        await FunctionAgent(llm=llm, streaming=False).run("Sure?", chat_history=history, memory=memory)
-
-    async_to_sync(talk)()
-
-    assert [message.content for message in memory.get_all()] == ["Is it warm?", "Yes.", "Sure?", "Yes."]
 
 
 def test_messages_of_the_site_and_redacted_ones_are_made_into_messages() -> None:
@@ -227,12 +152,10 @@ def test_calls_of_older_integrations_are_calls() -> None:
     assert memory.get() == [asks, result]
 
 
-@pytest.mark.parametrize("call_id", ["", "same", None])
-def test_calls_with_one_id_or_none_are_all_given_with_their_results(call_id: str | None) -> None:
+def test_calls_without_ids_are_all_given_with_their_results() -> None:
     memory = new_memory("large")
-    answered = "look_up" if call_id is None else call_id
-    blocks = [ToolCallBlock(tool_call_id=call_id, tool_name="look_up", tool_kwargs={"word": each}) for each in "ab"]
-    results = [ChatMessage(role="tool", content=each, additional_kwargs={"tool_call_id": answered}) for each in "ab"]
+    blocks = [ToolCallBlock(tool_call_id="", tool_name="look_up", tool_kwargs={"word": each}) for each in "ab"]
+    results = [ChatMessage(role="tool", content=each, additional_kwargs={"tool_call_id": ""}) for each in "ab"]
     memory.put_messages([ChatMessage("?"), ChatMessage(role="assistant", blocks=blocks), *results])
 
     _, asks, *answers = memory.get()
@@ -243,7 +166,7 @@ def test_calls_with_one_id_or_none_are_all_given_with_their_results(call_id: str
         {"word": "b"},
     ]
     assert [answer.content for answer in answers] == ["a", "b"]
-    assert {answer.additional_kwargs["tool_call_id"] for answer in answers} == {answered or "call"}
+    assert {answer.additional_kwargs["tool_call_id"] for answer in answers} == {"call"}
 
 
 def test_a_session_of_somebody_comes_back_from_the_context_of_a_workflow() -> None:

@@ -10,6 +10,8 @@ from agents import OpenAIResponsesModel
 from asgiref.sync import async_to_sync
 from openai import AsyncOpenAI
 
+from tests import response_items
+from tests.guides.test_providers import RESPONSE
 from tests.openai_server import Behaviour, OpenAIServer
 
 Item = dict[str, Any]
@@ -35,39 +37,13 @@ def thought(text: str, number: int = 1) -> Item:
 
 
 def called(call_id: str, name: str, **arguments: Any) -> Item:
-    return {
-        "id": f"fc_{call_id}",
-        "type": "function_call",
-        "status": "completed",
-        "call_id": call_id,
-        "name": name,
-        "arguments": json.dumps(arguments),
-    }
+    own = {"id": f"fc_{call_id}", "status": "completed", "arguments": json.dumps(arguments)}
+    return response_items.called(call_id, name) | own
 
 
 def response(*output: Item) -> Behaviour:
     """What the server answers: a response with these items."""
-    return Behaviour(
-        "raw",
-        body={
-            "id": "resp_1",
-            "object": "response",
-            "created_at": 1,
-            "status": "completed",
-            "model": "fake",
-            "output": list(output),
-            "parallel_tool_calls": True,
-            "tool_choice": "auto",
-            "tools": [],
-            "usage": {
-                "input_tokens": 1,
-                "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
-                "output_tokens": 1,
-                "output_tokens_details": {"reasoning_tokens": 0},
-                "total_tokens": 2,
-            },
-        },
-    )
+    return Behaviour("raw", body=RESPONSE | {"output": list(output)})
 
 
 def inputs(server: OpenAIServer) -> list[list[Item]]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
-from agents import Agent, MaxTurnsExceeded, OpenAIResponsesModel, RunConfig, Runner, SQLiteSession, function_tool
-from agents.memory import Session, SessionSettings, is_openai_responses_compaction_aware_session, session_settings
+from agents import Agent, MaxTurnsExceeded, OpenAIResponsesModel, Runner, SQLiteSession, function_tool
+from agents.memory import Session, SessionSettings, session_settings
 from asgiref.sync import async_to_sync
 from django.contrib.auth import get_user_model
 from hypothesis import given, strategies as st
@@ -52,26 +51,21 @@ def handle(session: ConvMemorySession) -> Any:
     return memories["default"].session(session.session_id)
 
 
-@pytest.fixture
-def folded(settings: Any) -> Callable[[int], ConvMemorySession]:
-    """Return a session with so many turns, whose older ones are folded."""
-
-    def make(turns: int) -> ConvMemorySession:
-        session = ConvMemorySession("folded")
-        for number in range(turns):
-            call_id = f"call_{number}"
-            add(
-                session,
-                user(f"Question {number}. {WORDS}"),
-                thought("hm", number),
-                called(call_id, "look_up"),
-                returned(call_id, WORDS),
-                said(f"Answer {number}.", number),
-            )
-        assert handle(session).compact() == "published"
-        return session
-
-    return make
+def folded() -> ConvMemorySession:
+    """Return a session whose older turns are folded."""
+    session = ConvMemorySession("folded")
+    for number in range(12):
+        call_id = f"call_{number}"
+        add(
+            session,
+            user(f"Question {number}. {WORDS}"),
+            thought("hm", number),
+            called(call_id, "look_up"),
+            returned(call_id, WORDS),
+            said(f"Answer {number}.", number),
+        )
+    assert handle(session).compact() == "published"
+    return session
 
 
 @pytest.fixture
@@ -122,6 +116,8 @@ def test_after_a_fold_the_budget_is_held_and_each_call_has_its_result(turns: lis
         # As an item, the summary has a few tokens more.
         assert sum(count(responses_items.message(item)) for item in shown) <= context.tokens + 5
         assert context.over_budget or context.tokens <= 2 * LIMIT
+        tail = [item for item in shown if item.get("role") != "system"]
+        assert tail == added[len(added) - len(tail) :]
     assert get(ConvMemorySession(session.session_id, view="history")) == added
 
 
@@ -135,37 +131,16 @@ def items_of(turn: Turn) -> list[Item]:
     return items
 
 
-def test_it_is_a_session_of_the_sdk(session: ConvMemorySession) -> None:
-    assert isinstance(session, Session)
-    assert is_openai_responses_compaction_aware_session(session)
-
-
 def test_no_items_are_no_change() -> None:
     add(ConvMemorySession("main"))
 
     assert not models.Session.objects.exists()
 
 
-def test_after_a_fold_the_summary_is_an_item_and_the_history_has_every_item(
-    folded: Callable[[int], ConvMemorySession],
-) -> None:
-    session = folded(12)
-
-    context, history = get(session), get(ConvMemorySession(session.session_id, view="history"))
-
-    assert len(history) == 60
-    summary, *tail = context
-    assert summary["role"] == "system"
-    assert summary["content"].startswith(memories["default"].options.summary_prefix)
-    assert 0 < len(tail) < 60
-    assert tail == history[-len(tail) :]
-    assert unmatched(context) == unmatched(history) == []
-
-
-def test_a_late_result_of_a_folded_call_is_not_given(folded: Callable[[int], ConvMemorySession]) -> None:
+def test_a_late_result_of_a_folded_call_is_not_given() -> None:
     session = ConvMemorySession("folded")
     add(session, called("late", "look_up"), user("Never mind."), said("As you like."))
-    folded(12)
+    folded()
     add(session, returned("late", "at last"), user("Thanks."))
 
     assert unmatched(get(session)) == []
@@ -177,14 +152,6 @@ def test_a_call_that_waits_is_given(session: ConvMemorySession) -> None:
     add(session, user("Book it."), called("a", "book"))
 
     assert get(session) == [user("Book it."), called("a", "book")]
-
-
-def test_a_limit_gives_the_last_items_as_they_came(folded: Callable[[int], ConvMemorySession]) -> None:
-    session = folded(12)
-    history = get(ConvMemorySession(session.session_id, view="history"))
-
-    for limit in (0, 1, 7, 60, 1000):
-        assert get(session, limit) == history[60 - min(limit, 60) :]
 
 
 @pytest.mark.parametrize("given_as", SETTINGS)
@@ -201,50 +168,27 @@ def test_a_limit_in_the_settings_is_kept_and_warned_about_once(given_as: Any, ca
     assert [record.getMessage()[:31] for record in caplog.records] == ["The session settings have a lim"]
 
 
-def test_the_last_item_is_popped(folded: Callable[[int], ConvMemorySession]) -> None:
-    session = folded(12)
-    history = get(ConvMemorySession(session.session_id, view="history"))
-
-    while history:
-        assert pop(session) == history.pop()
-        assert get(ConvMemorySession(session.session_id, view="history")) == history
-    assert pop(session) is None
-    assert get(session) == []
-
-
-def test_a_cleared_session_is_empty_and_can_be_used(folded: Callable[[int], ConvMemorySession]) -> None:
-    session = folded(12)
-
-    async_to_sync(session.clear_session)()
-    assert get(session) == []
-    add(session, user("Again."))
-
-    assert get(session) == [user("Again.")]
-
-
 @pytest.mark.parametrize("role", ["system", "developer", "user"])
 @pytest.mark.parametrize("prefix", ["Summary so far:\n", ""])
-def test_the_memorys_own_summary_is_not_stored(
-    role: str, prefix: str, settings: Any, folded: Callable[[int], ConvMemorySession]
-) -> None:
+def test_the_memorys_own_summary_is_not_stored(role: str, prefix: str, settings: Any) -> None:
     options = {"max_token_limit": 200, "summary_role": role, "summary_prefix": prefix}
     settings.CONVMEMORY = {"default": {**settings.CONVMEMORY["default"], "OPTIONS": options}}
-    session = folded(12)
+    session = folded()
     summary, last = get(session)[0], user("What else?")
-    assert summary["role"] == role
+    assert (summary["role"], summary["content"].startswith(prefix)) == (role, True)
+    # A site that passes it on may have changed its end. A user could have written that.
+    end = " " if prefix and role != "user" else ""
 
     add(session, summary, last)
-    add(session, summary)
+    add(session, {**summary, "content": summary["content"] + end})
 
     assert get(session, 2) == [said("Answer 11.", 11), last]
 
 
-def test_a_user_may_write_what_the_prefix_of_a_summary_says(
-    settings: Any, folded: Callable[[int], ConvMemorySession]
-) -> None:
+def test_a_user_may_write_what_the_prefix_of_a_summary_says(settings: Any) -> None:
     options = {"max_token_limit": 200, "summary_role": "user", "summary_prefix": "Summary:"}
     settings.CONVMEMORY = {"default": {**settings.CONVMEMORY["default"], "OPTIONS": options}}
-    session = folded(12)
+    session = folded()
 
     add(session, user("Summary: what is that?"))
 
@@ -263,29 +207,20 @@ def test_system_items_are_not_pinned(session: ConvMemorySession) -> None:
 
 
 def test_what_is_redacted_does_not_come_back(session: ConvMemorySession) -> None:
-    shell = {"type": "shell_call", "call_id": "b", "action": {"commands": ["cat secret"]}, "status": "completed"}
-    output = {"type": "shell_call_output", "call_id": "b", "output": [{"stdout": "x", "outcome": {"type": "exit"}}]}
-    custom = {"type": "custom_tool_call", "call_id": "c", "name": "run", "input": "secret"}
-    ran = {"type": "custom_tool_call_output", "call_id": "c", "output": "secret"}
     items = [user("secret"), thought("secret"), called("a", "look_up", word="secret"), returned("a", "secret")]
-    items += [shell, output, custom, ran, said("secret")]
-    add(session, *items)
+    add(session, *items, said("secret"))
 
-    for position in (1, 2, 3, 4, 5, 8, 9):
+    for position in range(1, 6):
         handle(session).redact(position)
 
     given = get(session)
     assert given == get(ConvMemorySession("main", view="history"))
-    assert "secret" not in repr([item for item in given if item != custom])
-    assert given[0] == {"type": "message", "role": "user", "content": REDACTED}
-    assert given[1] == {"type": "function_call", "call_id": "a", "name": "look_up", "arguments": "{}"}
-    assert given[2] == {"type": "function_call_output", "call_id": "a", "output": REDACTED}
-    # What answered a shell call that is gone has the form of any result.
-    assert given[3]["type"] == "function_call"
-    assert given[4]["type"] == "function_call_output"
-    assert given[5:7] == [custom, {"type": "custom_tool_call_output", "call_id": "c", "output": REDACTED}]
-    assert given[7] == {"type": "message", "role": "assistant", "content": REDACTED}
-    assert unmatched(given) == []
+    assert given == [
+        {"type": "message", "role": "user", "content": REDACTED},
+        {"type": "function_call", "call_id": "a", "name": "look_up", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "a", "output": REDACTED},
+        {"type": "message", "role": "assistant", "content": REDACTED},
+    ]
 
 
 def test_a_redacted_thought_is_not_the_last_item(session: ConvMemorySession) -> None:
@@ -297,20 +232,12 @@ def test_a_redacted_thought_is_not_the_last_item(session: ConvMemorySession) -> 
 
 
 def test_messages_that_the_site_has_stored_are_given_too(session: ConvMemorySession) -> None:
-    call = {"id": "a", "type": "function", "function": {"name": "look_up", "arguments": "{}"}}
-    handle(session).append(
-        ChatMessage.system("Be brief."),
-        ChatMessage.human("What?"),
-        ChatMessage.ai(tool_calls=[call]),
-        ChatMessage.tool("42", "a"),
-    )
+    handle(session).append(ChatMessage.system("Be brief."), ChatMessage.human("What?"))
     add(session, said("42."))
 
     assert get(session) == [
         {"type": "message", "role": "system", "content": "Be brief."},
         {"type": "message", "role": "user", "content": "What?"},
-        {"type": "function_call", "call_id": "a", "name": "look_up", "arguments": "{}"},
-        {"type": "function_call_output", "call_id": "a", "output": "42"},
         said("42."),
     ]
 
@@ -396,27 +323,6 @@ def test_a_run_stores_its_items_and_the_next_run_is_sent_them(server: OpenAIServ
     sent = inputs(server)
     assert sent[:3] == sent[3:]
     assert unmatched(sent[2]) == []
-
-
-def test_a_callback_that_passes_the_summary_on_does_not_store_it(
-    server: OpenAIServer, folded: Callable[[int], ConvMemorySession]
-) -> None:
-    session = folded(12)
-    [summary] = [item for item in get(session) if item.get("role") == "system"]
-
-    def shorten(history: list[Any], new: list[Any]) -> list[Any]:
-        # A copy, so that the SDK takes it for a new item.
-        return [{"role": "system", "content": history[0]["content"] + " "}, *history[-2:], *new]
-
-    server.queue(response(said("Yes.")))
-    config = RunConfig(session_input_callback=shorten)
-    talking(server, lambda model: Runner.run(Agent("Guide", model=model), "And?", session=session, run_config=config))
-
-    [sent] = inputs(server)
-    assert sent[0]["content"].strip() == summary["content"].strip()
-    history = get(ConvMemorySession("folded", view="history"))
-    assert len(history) == 62
-    assert not [item for item in history if item.get("role") == "system"]
 
 
 def test_a_failed_run_leaves_what_was_acknowledged(server: OpenAIServer) -> None:

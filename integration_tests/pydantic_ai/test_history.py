@@ -325,16 +325,6 @@ def test_asynchronous_twins() -> None:
     assert async_to_sync(talk)() == messages
 
 
-def test_a_number_that_no_database_stores_is_a_text() -> None:
-    session = new_session()
-    append_messages(
-        session, [ModelResponse([ToolCallPart("f", {}, "c")]), ModelRequest([ToolReturnPart("f", 10**5000, "c")])]
-    )
-    [_, request] = message_history(session)
-    assert isinstance(request.parts[0], ToolReturnPart)
-    assert request.parts[0].content == hex(10**5000)
-
-
 def test_what_is_refused() -> None:
     session = new_session()
     append_messages(session, [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import os
 import random
@@ -15,7 +16,6 @@ from typing import Any, NamedTuple
 
 import pytest
 from asgiref.sync import async_to_sync
-from django.db import connection
 from hypothesis import given, strategies as st
 from pydantic_ai import Agent, DeferredToolRequests, DeferredToolResults
 from pydantic_ai.conversation import Conversation, ConversationTypeAdapter
@@ -50,6 +50,7 @@ from django_convmemory.store.in_memory import InMemoryStore
 from integration_tests.agent_scripts import WORDS, new_key
 from integration_tests.pydantic_ai.test_history import MESSAGES
 from tests import processes
+from tests.test_changes_at_once import InThread
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("limit")]
 
@@ -345,27 +346,20 @@ def test_of_two_writers_at_once_one_gets_a_conflict(begins: bool) -> None:
     if not begins:
         async_to_sync(store.save)(first)
     held = [async_to_sync(store.load)("main") or Conversation(conversation_id="main") for _ in range(threads)]
-    outcomes: list[str] = []
     barrier = threading.Barrier(threads)
 
-    def write(number: int) -> None:
+    def write(number: int) -> str:
         held[number].messages.append(ModelResponse([TextPart(f"{number}")]))
         barrier.wait()
         try:
             async_to_sync(store.save)(held[number])
-            outcomes.append(str(number))
         except ConversationConflict:
-            outcomes.append("conflict")
-        finally:
-            connection.close()
+            return "conflict"
+        return str(number)
 
-    workers = [threading.Thread(target=write, args=[number]) for number in range(threads)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    workers = [InThread(functools.partial(write, number)) for number in range(threads)]
+    outcomes = [worker.result() for worker in workers]
     [winner] = [outcome for outcome in outcomes if outcome != "conflict"]
-    assert len(outcomes) == threads
     loaded = async_to_sync(store.load)("main")
     assert loaded is not None
     assert texts(loaded.messages) == ([] if begins else ["?"]) + [winner]

@@ -20,8 +20,7 @@ from rest_framework.serializers import BaseSerializer
 
 from django_convmemory.api import conf, serializers
 from django_convmemory.api.serializers import base, messages
-from django_convmemory.api.serializers.contexts import HitSerializer
-from django_convmemory.api.serializers.sessions import ListedSessionSerializer
+from django_convmemory.api.serializers.sessions import HitSerializer, ListedSessionSerializer
 from django_convmemory.context.wire.anthropic import IMAGE_TYPES
 from django_convmemory.context.wire.chat import LONGEST_NAME, REFUSED_IN_NAME
 from django_convmemory.messages import ROLES

@@ -19,8 +19,13 @@ from drf_spectacular.utils import (
 from django_convmemory.api import etags, problems
 from django_convmemory.api.formats import EventStreamRenderer, JSONLinesRenderer
 from django_convmemory.api.serializers.base import MAX_INTEGER, Nothing
-from django_convmemory.api.serializers.contexts import HitSerializer, SummarySerializer
-from django_convmemory.api.serializers.sessions import ListedSessionSerializer, SessionSerializer, StatusSerializer
+from django_convmemory.api.serializers.sessions import (
+    HitSerializer,
+    ListedSessionSerializer,
+    SessionSerializer,
+    StatusSerializer,
+    SummarySerializer,
+)
 from django_convmemory.api.views import events, messages, sessions, turns
 from django_convmemory.api.views.base import ScopedView, TaggedView
 from scripts.openapi import responses

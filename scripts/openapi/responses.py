@@ -8,8 +8,7 @@ from rest_framework import serializers
 
 from django_convmemory.api import pagination
 from django_convmemory.api.serializers import base
-from django_convmemory.api.serializers.contexts import QuoteSerializer
-from django_convmemory.api.serializers.sessions import MAX_TEXT
+from django_convmemory.api.serializers.sessions import MAX_TEXT, QuoteSerializer
 from django_convmemory.context.assembly import PartName
 from django_convmemory.messages import ROLES
 from django_convmemory.rules.values import Receipt

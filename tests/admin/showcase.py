@@ -42,10 +42,7 @@ TURNS = [
     ),
     (
         "Tiles and fado for me, trains and ships for him. And one day by the sea, please.",
-        (
-            "The tile museum, an evening "
-            "of fado, the navy museum in Belém, and Cascais by train along the coast for the sea."
-        ),
+        "The tile museum, an evening of fado, the navy museum in Belém, and Cascais by train for the sea.",
     ),
     (
         "Our budget is 2,400 euros for both of us, flights are paid.",
@@ -61,10 +58,7 @@ TURNS = [
     ),
     (
         "Our flight lands at 14:20. What do we do on the first day?",
-        (
-            "Nothing far: check in, coffee at the Rossio, an "
-            "early dinner. Day 2 then begins fresh with Belém and the navy museum."
-        ),
+        "Nothing far: check in, coffee at the Rossio, an early dinner. Day 2 then begins fresh with Belém.",
     ),
     (
         "Can we do the tile museum on day 3?",

@@ -109,33 +109,6 @@ def test_the_pages_of_the_pictures(visit: Visit, session: models.Session) -> Non
         picture(page, f"admin-{name}-light")
 
 
-def test_from_the_list_to_what_became_of_a_phrase(visit: Visit, session: models.Session) -> None:
-    page = visit.open(LIST)
-    page.locator("#searchbar").fill("shellfish")
-    page.keyboard.press("Enter")
-    page.wait_for_url("**/session/?q=shellfish*")
-    said = page.locator(".convmemory-found li").filter(has_text="He must not eat shellfish")
-    said.get_by_role("link", name="What became of it?").click()
-    page.wait_for_url(f"**/{session.pk}/change/?find=shellfish&before=19#convmemory-find")
-    fate = page.locator(".convmemory-fate").filter(has_text="message 8")
-    assert fate.bounding_box()["y"] < page.viewport_size["height"]  # type: ignore[index]
-    fate.get_by_role("link").first.click()
-    page.wait_for_url(f"**/{session.pk}/change/?find=shellfish&before=19#m8")
-    assert page.locator("#m8:target").count() == 1
-    assert page.get_by_label("Find in messages and summaries:").input_value() == "shellfish"
-    # To the version that folded it. The messages stay where they were.
-    folded = fate.get_by_role("link").nth(1)
-    version = folded.inner_text().removeprefix("folded into ")
-    folded.click()
-    page.wait_for_url("**#convmemory-summaries")
-    assert page.locator(".convmemory-version summary strong").first.inner_text() == version.capitalize()
-    assert page.locator("#m8").count() == 1
-    page.get_by_label("Go to position").fill("3")
-    page.keyboard.press("Enter")
-    page.wait_for_url("**#m3")
-    assert page.locator("#m3:target").is_visible()
-
-
 EVIL = [
     "<script>document.title = 'owned'; alert(1)</script>",
     "<img src=x onerror=alert(1)><svg/onload=alert(1)>",
@@ -194,16 +167,3 @@ def test_hostile_content_is_shown_and_not_run(visit: Visit, convmemory: Scripted
         page = visit.open(path)
         assert page.title() != "owned"
         assert page.locator("#content script").count() == page.locator("#content script[src]").count()
-
-
-def test_an_action_by_keyboard_alone(visit: Visit, session: models.Session) -> None:
-    page = visit.open(f"{LIST}{session.pk}/change/")
-    page.get_by_role("button", name="Clear").focus()
-    page.keyboard.press("Enter")
-    page.wait_for_url("**/clear/")
-    assert "for good" in page.locator("#content").inner_text()
-    page.get_by_role("button", name="Yes, I’m sure").focus()
-    page.keyboard.press("Enter")
-    page.wait_for_url("**/change/")
-    assert "All messages and summaries were deleted." in page.locator(".messagelist").inner_text()
-    assert not models.Message.objects.filter(session=session).exists()

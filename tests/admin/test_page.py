@@ -19,12 +19,6 @@ DOCS = pathlib.Path(__file__).parent.parent.parent / "docs"
 PAGE = (DOCS / "reference" / "admin.md").read_text(encoding="utf-8")
 
 
-def test_every_picture_exists() -> None:
-    pictures = re.findall(r"!\[.+?\]\((.+?)\)", PAGE)
-    assert len(pictures) == 3
-    assert all((DOCS / "reference" / picture).is_file() for picture in pictures)
-
-
 def test_the_page_names_every_action_and_its_permission() -> None:
     for work in WORK.values():
         assert re.search(rf"^\| {work.label} .*`{work.permission}_session`", PAGE, re.MULTILINE), work.label

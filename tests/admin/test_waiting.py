@@ -91,24 +91,17 @@ def test_the_page_says_when_a_pause_ends(convmemory: ScriptedMemories) -> None:
     pause(reason="rate_limit")
     expected = "It waits because its memory is paused: the provider takes no more calls. From "
     assert why(session).startswith(expected)
-    assert re.search(r"From <time [^>]+>[^<]+ \d\d:\d\d:\d\d</time> on, one session tries the model\.", why(session))
-    pause(seconds=-5)
-    assert "The next task or sweep tries the model with one session." in why(session)
 
 
 def test_a_pause_ends_before_the_next_attempt_of_a_session(convmemory: ScriptedMemories) -> None:
     session = due("a", last_error="Boom", next_attempt_at=Clock(36_000))
+    assert f"after {convmemory_tags.moment(session.next_attempt_at)} tries it again" in why(session)
     pause(seconds=600)
     state = models.AliasState.objects.get()
     assert state.paused_until is not None
     assert f"From {convmemory_tags.moment(state.paused_until)} on, one session tries the model." in why(session)
     pause(seconds=-5)
     assert "The next task or sweep tries the model with one session." in why(session)
-
-
-def test_times_have_a_date(convmemory: ScriptedMemories) -> None:
-    session = due("a", last_error="Boom", next_attempt_at=Clock(86_400))
-    assert f"after {convmemory_tags.moment(session.next_attempt_at)} tries it again" in why(session)
 
 
 # The overview.

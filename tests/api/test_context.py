@@ -47,12 +47,7 @@ def test_the_context_is_what_load_returns(api: APIClient, folded: SessionHandle)
 
 def test_max_tokens_limits_the_context(api: APIClient, folded: SessionHandle) -> None:
     body = api.get(url_of(folded, "context/?max_tokens=60")).json()
-    expected = folded.load(max_tokens=60)
-    assert (body["tokens"], body["omitted"], body["summary"]) == (
-        expected.tokens,
-        expected.omitted,
-        expected.summary,
-    )
+    assert body["tokens"] == folded.load(max_tokens=60).tokens < folded.load().tokens
 
 
 def test_max_tokens_cannot_exceed_the_budget_of_the_memory(api: APIClient, chat: SessionHandle) -> None:
@@ -168,16 +163,6 @@ def test_without_summaries_there_is_nothing_to_do(api: APIClient, chat: SessionH
     assert api.post(url_of(chat, "rebuild/"), {}).json()["code"] == "nothing_to_do"
     settings.CONVMEMORY = {"default": {"MEMORY": "django_convmemory.memory.ConversationBufferMemory"}}
     assert api.post(url_of(chat, "compact/"), {}).json()["code"] == "nothing_to_do"
-
-
-def test_requests_that_call_a_model_are_throttled(
-    api: APIClient, folded: SessionHandle, convmemory: ScriptedMemories
-) -> None:
-    codes = [api.post(url_of(folded, "compact/"), {}).status_code for _ in range(31)]
-    assert codes == [202] * 30 + [429]
-    limited = api.post(url_of(folded, "rebuild/"), {})
-    assert (limited.status_code, limited.json()["code"]) == (429, "throttled")
-    assert 0 < int(limited["Retry-After"]) <= 3601
 
 
 def test_a_message_that_is_folded_in_part_is_not_folded_yet(settings: Any, anna: User, api: APIClient) -> None:

@@ -49,6 +49,7 @@ def test_caches_and_proxies_keep_nothing(api: APIClient, chat: SessionHandle) ->
     response = api.get(url_of(chat, "events/"), headers={"Accept": "text/event-stream"})
     assert response["Content-Type"] == "text/event-stream"
     assert response["X-Accel-Buffering"] == "no"
+    assert response["Content-Encoding"] == "identity"  # GZipMiddleware would hold back events.
     assert set(response["Cache-Control"].split(", ")) == {"no-store", "no-transform", "no-cache", "private"}
 
 

@@ -36,7 +36,9 @@ def test_one_message_or_several_are_stored(api: APIClient, chat: SessionHandle) 
 def test_a_user_may_store_only_user_messages(api: APIClient, chat: SessionHandle, role: str) -> None:
     message = {"role": role, "content": "I obey.", **({"tool_call_id": "c"} if role == "tool" else {})}
     both = {"messages": [{"role": "user", "content": "hello"}, message]}
-    assert_problem(api.post(url_of(chat, "messages/"), both), 403, "role_not_allowed")
+    for path, body in (("messages/", both), ("replace/", {"after": None, **both})):
+        refused = api.post(url_of(chat, path), body, headers={"If-Match": "*"})
+        assert_problem(refused, 403, "role_not_allowed")
     assert row_of(chat).last_position == 2
 
 

@@ -13,9 +13,8 @@ from rest_framework.test import APIClient
 
 from django_convmemory import exceptions
 from django_convmemory.api import conf, throttles, urls
-from django_convmemory.operations.handles import SessionHandle
 from scripts.openapi import responses
-from tests.api.conftest import ROOT, url_of
+from tests.api.conftest import ROOT
 
 PAGE = (pathlib.Path(__file__).parent.parent.parent / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
 REQUESTS = re.findall(r"```http\n(\w+) (\S+) HTTP/1.1\n(.*?)```", PAGE, re.DOTALL)
@@ -152,6 +151,12 @@ WRONG: list[tuple[Any, str]] = [
     ({"MAX_MESSAGES": 0}, "MAX_MESSAGES must be at least 1"),
     ({"MAX_MESSAGES": "7"}, "MAX_MESSAGES must be int"),
     ({"MAX_PAGE_SIZE": True}, "MAX_PAGE_SIZE must be int"),
+    ({"RESPONDER": 7}, "RESPONDER must be str or None"),
+    ({"RESPONDER": "nowhere.ask"}, "RESPONDER names 'nowhere.ask', but: No module named 'nowhere'"),
+    ({"RESPONDER": f"{__name__}.PAGE"}, "RESPONDER must name a function"),
+    ({"RESPONDER_OPTIONS": ["system"]}, "must be a dict or the path of a function"),
+    ({"RESPONDER_OPTIONS": {"sytem": "x"}}, "unknown key 'sytem'. The keys are system, max_tokens, recall"),
+    ({"RESPONDER_OPTIONS": "nowhere.options"}, "RESPONDER_OPTIONS names 'nowhere.options', but: No module"),
 ]
 
 
@@ -161,11 +166,3 @@ def test_a_check_reports_what_is_wrong_with_the_settings(value: Any, message: st
     [error] = conf.check_settings()
     assert (error.id, message in error.msg) == ("convmemory.E010", True)
     assert conf.check_settings in registry.registered_checks
-
-
-def test_appends_are_throttled_if_the_site_sets_a_rate(api: APIClient, chat: SessionHandle, settings: Any) -> None:
-    settings.REST_FRAMEWORK = settings.REST_FRAMEWORK | {"DEFAULT_THROTTLE_RATES": {"convmemory_append": "2/min"}}
-    body = {"messages": [{"role": "user", "content": "hello"}]}
-    problems = [api.post(url_of(chat, "messages/"), body).status_code for _ in range(3)]
-    assert problems == [201, 201, 429]
-    assert api.get(ROOT).status_code == 200

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import User
 from rest_framework.test import APIClient
 
 from django_convmemory import models
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.handles import SessionHandle
-from tests import processes
-from tests.api.conftest import FIRST, ROOT, SECOND, client_of, messages_body, row_of, url_of
+from tests.api.conftest import FIRST, ROOT, SECOND, messages_body, row_of, url_of
 from tests.api.test_hard_input import assert_problem
-from tests.test_changes_at_once import InThread
 
 pytestmark = pytest.mark.vendors
 
@@ -70,36 +66,3 @@ def test_a_retry_after_a_clear_stores_nothing_and_says_so(api: APIClient, chat: 
     assert (again.status_code, again.json()["code"]) == (422, "idempotency_conflict")
     assert "were removed since" in again.json()["detail"]
     assert models.Message.objects.count() == 0
-
-
-def test_a_retry_of_nobodys_key_is_refused_as_any_request(chat: SessionHandle) -> None:
-    stranger = client_of(User.objects.create_user("other"))
-    row = row_of(chat)
-    models.Session.objects.filter(pk=row.pk).update(creation_key="k" * 64)
-    assert post(stranger, url_of(chat, "messages/"), messages_body("Why?")).status_code == 404
-
-
-@pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("operation", ["sessions", "fork/", "messages/", "replace/"])
-def test_two_requests_at_once_get_the_same_answer(anna: User, chat: SessionHandle, operation: str) -> None:
-    url = ROOT if operation == "sessions" else url_of(chat, operation)
-    tag = client_of(anna).get(url_of(chat))["ETag"]
-    bodies: dict[str, dict[str, Any]] = {
-        "sessions": {"title": "new"},
-        "fork/": {"at": FIRST},
-        "messages/": messages_body("Why?"),
-        "replace/": {"after": FIRST, **messages_body("Why?")},
-    }
-    barrier = threading.Barrier(4)
-
-    def send() -> Any:
-        client = APIClient()
-        client.force_authenticate(anna)
-        barrier.wait(processes.PATIENCE)
-        return post(client, url, bodies[operation], **{"If-Match": tag})
-
-    answers = [request.result() for request in [InThread(send) for _ in range(4)]]
-    assert sorted(answer.status_code for answer in answers) == [200, 200, 200, 201], [a.data for a in answers]
-    contents = [{name: value for name, value in answer.json().items() if name != "replayed"} for answer in answers]
-    assert contents[1:] == contents[:-1]
-    assert models.Session.objects.count() == (2 if operation in ("sessions", "fork/") else 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 from django.contrib.auth.models import Group, User
@@ -15,7 +14,6 @@ from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.handles import SessionHandle
 from django_convmemory.search.searching import MAX_HITS
-from django_convmemory.testing import ScriptedMemories
 from tests.api.conftest import client_of, row_of, url_of
 from tests.api.test_hard_input import assert_problem
 
@@ -77,16 +75,6 @@ def test_a_hit_says_where_a_message_is_and_which_words_match(api: APIClient, all
     assert everywhere["results"] == found["results"]
 
 
-def test_a_folded_message_is_found(anna: User, api: APIClient, convmemory: ScriptedMemories) -> None:
-    convmemory.allow_unused_replies = True
-    convmemory.reply(*["They talked."] * 9)
-    session = session_of(anna, "The code of the safe is LC-204817.")
-    session.append(*[ChatMessage.human(f"{number} " + "word " * 20) for number in range(12)])
-    convmemory.run()
-    assert row_of(session).covered_position > 1
-    assert texts_of(api.get(url_of(session, "search/"), {"q": "204817"}))[0] == "The code of the safe is LC-204817."
-
-
 def test_positions_bound_a_search(api: APIClient, anna: User) -> None:
     session = session_of(anna, *[f"heron {number}" for number in range(1, 8)])
     found = api.get(url_of(session, "search/"), {"q": "heron", "after": "2", "before": "6"}).json()
@@ -146,25 +134,6 @@ def test_an_empty_cursor_is_the_first_page(api: APIClient, allergy: SessionHandl
     assert texts_of(api.get(ALL, {"q": "peanuts", "cursor": ""}))
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
-        *("%ED%A0%80", "%FF", "%F0%9F%A5", " ", "%20%09", "the of and", "a" * 100_000, "x+" * 60_000),
-        *(quote("🦆 <script>"), "%25%27%22%5C", "(" * 1000, quote("٣ \u202e \ufdd0 \U0010ffff")),
-    ],
-    ids=lambda query: query[:20],
-)
-def test_any_text_is_a_query(api: APIClient, allergy: SessionHandle, query: str) -> None:
-    for url in (ALL, url_of(allergy, "search/")):
-        found = api.get(f"{url}?q={query}")
-        assert (found.status_code, found.json()["results"]) == (200, [])
-
-
-def test_only_the_beginning_of_a_long_query_counts(api: APIClient, allergy: SessionHandle) -> None:
-    assert texts_of(api.get(ALL, {"q": "peanuts" + " " * 30_000 + "heron"}))
-    assert texts_of(api.get(ALL, {"q": " " * 30_000 + "peanuts"})) == []
-
-
 # Whose messages are found.
 
 
@@ -205,14 +174,3 @@ def test_one_memory_is_searched(api: APIClient, anna: User, settings: Any) -> No
     assert texts_of(api.get(ALL, {"q": "heron"})) == ["The heron of support."]
     for alias in ("default", "hidden"):
         assert_problem(api.get(ALL, {"q": "heron", "alias": alias}), 400, "unknown_alias", "/alias")
-
-
-def test_what_was_removed_is_not_found(api: APIClient, allergy: SessionHandle) -> None:
-    allergy.redact(3)
-    assert texts_of(api.get(ALL, {"q": "peanuts"})) == []
-    allergy.append(ChatMessage.human("Peanuts again."))
-    allergy.truncate(4)
-    assert texts_of(api.get(url_of(allergy, "search/"), {"q": "peanuts"})) == []
-    address = url_of(allergy, "search/")
-    allergy.delete()
-    assert api.get(address, {"q": "peanuts"}).status_code == 404

@@ -16,8 +16,9 @@ from pytest_django.live_server_helper import LiveServer
 from rest_framework.test import APIClient
 
 from django_convmemory.api.throttles import FixedWindowThrottle
+from django_convmemory.operations.handles import SessionHandle
 from tests import servers
-from tests.api.conftest import ROOT
+from tests.api.conftest import ROOT, url_of
 from tests.test_changes_at_once import InThread
 
 AT_ONCE, RATE = 16, 5
@@ -78,6 +79,27 @@ def test_a_window_begins_with_the_full_minute(api: APIClient, settings: Any, mon
         statuses.append((response.status_code, response.get("Retry-After")))
     created = (201, None)
     assert statuses == [created, created, (429, "1"), created, created, (429, "1")]
+
+
+@pytest.mark.parametrize(
+    ("path", "most", "rates"),
+    [("messages/", 2, {"convmemory_append": "2/min"}), ("compact/", 30, {}), ("rebuild/", 30, {}), ("turns/", 20, {})],
+)
+def test_each_rate_limits_its_requests(
+    api: APIClient,
+    chat: SessionHandle,
+    settings: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    path: str,
+    most: int,
+    rates: Any,
+) -> None:
+    set_clock(monkeypatch, 6_000_000.0)  # No window ends in between.
+    settings.CONVMEMORY_API = {"RESPONDER": f"{__name__}.limit"}
+    settings.REST_FRAMEWORK = settings.REST_FRAMEWORK | {"DEFAULT_THROTTLE_RATES": rates}
+    codes = [api.post(url_of(chat, path), {}).status_code for _ in range(most + 1)]
+    assert [code == 429 for code in codes] == [False] * most + [True]
+    assert api.get(url_of(chat)).status_code == 200
 
 
 def test_a_cache_that_is_emptied_forgets_what_it_counted(api: APIClient, settings: Any) -> None:

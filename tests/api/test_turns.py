@@ -11,13 +11,10 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.core.checks import Error
 from rest_framework.exceptions import PermissionDenied
 from rest_framework.test import APIClient
 
 from django_convmemory import models
-from django_convmemory.api import conf
-from django_convmemory.api.throttles import FixedWindowThrottle
 from django_convmemory.api.views.turns import TurnList
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
@@ -321,23 +318,6 @@ def test_a_page_that_is_loaded_again_reads_the_turn_and_stops_it(api: APIClient,
     assert_problem(api.post(f"{path}stop/", {}), 409, "nothing_to_do")
 
 
-def test_one_request_at_a_time_answers(api: APIClient, chat: SessionHandle) -> None:
-    calls = []
-
-    def slowly(turn: Turn) -> Iterator[str]:
-        calls.append(turn.question.id)
-        threading.Event().wait(0.3)
-        yield "Hello!"
-
-    answers.append(slowly)
-    key = {"Idempotency-Key": "k"}
-    other = InThread(lambda: turns(api, chat, question(), **key).json())
-    one = turns(api, chat, question(), **key).json()
-    assert len(calls) == 1
-    assert {one["replayed"], other.result()["replayed"]} == {False, True}
-    assert one["reply"] == other.result()["reply"]
-
-
 def test_a_request_that_waited_too_long_is_told_when_to_come_again(
     api: APIClient, chat: SessionHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -349,14 +329,6 @@ def test_a_request_that_waited_too_long_is_told_when_to_come_again(
     busy = turns(api, chat, question())
     assert (busy.status_code, busy.json()["code"]) == (409, "turn_in_progress")
     assert busy["Retry-After"] == "5"
-
-
-def test_turns_have_a_rate(api: APIClient, chat: SessionHandle, monkeypatch: pytest.MonkeyPatch) -> None:
-    # No minute ends in between.
-    monkeypatch.setattr(FixedWindowThrottle, "timer", staticmethod(lambda: 60_000.0))
-    for _ in range(20):
-        assert turns(api, chat, {}).status_code == 400
-    assert turns(api, chat, {}).status_code == 429
 
 
 def test_without_a_responder_the_addresses_do_not_exist(api: APIClient, chat: SessionHandle, settings: Any) -> None:
@@ -380,21 +352,3 @@ def test_turns_of_somebody_else_do_not_exist(chat: SessionHandle) -> None:
     own = chat.history()[0].id
     assert other.get(url_of(theirs, f"turns/{own}/")).status_code == 404
     assert turns(other, theirs, {"again": str(own)}).json()["code"] == "unknown_message"
-
-
-WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"RESPONDER": 7}, "RESPONDER must be str or None"),
-    ({"RESPONDER": "nowhere.ask"}, "RESPONDER names 'nowhere.ask', but: No module named 'nowhere'"),
-    ({"RESPONDER": f"{__name__}.EVENTS"}, "RESPONDER must name a function"),
-    ({"RESPONDER_OPTIONS": ["system"]}, "must be a dict or the path of a function"),
-    ({"RESPONDER_OPTIONS": {"sytem": "x"}}, "unknown key 'sytem'. The keys are system, max_tokens, recall"),
-    ({"RESPONDER_OPTIONS": "nowhere.options"}, "RESPONDER_OPTIONS names 'nowhere.options', but: No module"),
-]
-
-
-@pytest.mark.parametrize(("configured", "problem"), WRONG)
-def test_wrong_settings_are_reported(settings: Any, configured: dict[str, Any], problem: str) -> None:
-    settings.CONVMEMORY_API = configured
-    [error] = conf.check_settings()
-    assert isinstance(error, Error)
-    assert problem in error.msg

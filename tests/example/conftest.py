@@ -119,6 +119,19 @@ def begin(page: Page, site: str, text: str) -> None:
     page.wait_for_selector("#panel")
 
 
+def begun(page: Page, site: str) -> str:
+    """Begin a conversation, wait for the answer, and return the address. A reload would forget ``window.same``."""
+    begin(page, site, "Hello there.")
+    page.evaluate("window.same = true")
+    answered(page, "Hello there.")
+    return page.url
+
+
+def texts(page: Page) -> list[str]:
+    """The texts of the messages that are shown."""
+    return page.locator("#messages > [data-position] .text").all_inner_texts()
+
+
 def edit_last(page: Page, text: str) -> None:
     """Edit the last question, and ask it again."""
     page.locator("#messages .user").last.locator(".menu summary").click()

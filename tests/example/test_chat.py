@@ -18,7 +18,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests import axe
 from tests.browser import picture
-from tests.example.conftest import answered, begin, edit_last, post, say, served, sign_in, window, writes
+from tests.example.conftest import answered, begin, begun, edit_last, post, say, served, sign_in, window, writes
 from tests.openai_server import Behaviour, OpenAIServer
 from tests.processes import PATIENCE
 from tests.test_example_project import PROJECT, environment
@@ -246,11 +246,6 @@ def test_the_pictures_of_a_diary(site: str, browser: Browser) -> None:
 
 
 # With a model.
-
-
-def begun(page: Page, site: str) -> None:
-    begin(page, site, "Hello there.")
-    answered(page, "Hello there.")
 
 
 def test_a_reply_is_streamed_and_can_be_stopped(modelled: str, model: OpenAIServer, page: Page) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 
 from tests import axe
 from tests.example.conftest import answered, begin, window
@@ -94,6 +94,9 @@ hostile = st.lists(st.sampled_from(PIECES.split(" ")), max_size=30).map("".join)
 
 
 @given(text=hostile | st.text(max_size=200))
+@example(text='[x](https://a.example "<pre onclick=alert(1) y=")')
+@example(text="[x](<https://a.example/<pre>)")
+@example(text='```py"<pre\nx')
 def test_whatever_a_model_writes_nothing_of_it_can_run(html_of: Callable[[str], str], text: str) -> None:
     shown = Elements(html_of(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")))
     assert shown.names <= ELEMENTS
@@ -124,13 +127,6 @@ def test_hostile_code_is_shown_without_colours(html_of: Callable[[str], str], la
 
 def test_code_whose_lexer_cannot_be_stopped_has_no_colours(html_of: Callable[[str], str]) -> None:
     assert "hl-" not in html_of(f"```ini\n{': ' * 9_500}\n```")
-
-
-def test_no_address_or_title_begins_an_element(html_of: Callable[[str], str]) -> None:
-    for text in ('[x](https://a.example "<pre onclick=alert(1) y=")', "[x](<https://a.example/<pre>)", '```py"<pre\nx'):
-        shown = Elements(html_of(text))
-        assert shown.attributes <= ATTRIBUTES
-        assert shown.names <= ELEMENTS
 
 
 def test_a_reply_is_formatted_and_its_code_can_be_copied(modelled: str, model: OpenAIServer, page: Page) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import expect
 
-from tests.example.conftest import answered, begin, edit_last, say, window, writes
+from tests.example.conftest import answered, begin, begun, edit_last, say, texts, window, writes
 from tests.openai_server import Behaviour, OpenAIServer
 
 if TYPE_CHECKING:
@@ -18,19 +18,9 @@ TURNS = 5
 KEYS = 45
 
 
-def begun(page: Page, site: str, text: str = "Hello there.") -> str:
-    """Begin a conversation, and return its address."""
-    begin(page, site, text)
-    page.evaluate("window.same = true")
-    return page.url
-
-
-def texts(page: Page) -> list[str]:
-    return page.locator("#messages > [data-position] .text").all_inner_texts()
-
-
 def test_no_key_is_lost_while_replies_are_written(modelled: str, page: Page) -> None:
-    begun(page, modelled, "Question 0.")
+    begin(page, modelled, "Question 0.")
+    page.evaluate("window.same = true")
     for number in range(1, TURNS + 1):
         # Typed during the reply to the last question and after it.
         page.locator("#text").press_sequentially(f"Question {number}, typed by a quick hand.", delay=KEYS)
@@ -49,7 +39,7 @@ def test_no_key_is_lost_while_replies_are_written(modelled: str, page: Page) -> 
 
 def test_a_message_that_is_sent_too_early_waits_and_says_why(modelled: str, model: OpenAIServer, page: Page) -> None:
     model.queue(Behaviour(text="word " * 40, pace=0.05))
-    begun(page, modelled)
+    begin(page, modelled, "Hello there.")
     writes(page)
     page.fill("#text", "And then?")
     page.keyboard.press("Enter")
@@ -69,7 +59,6 @@ def test_who_reads_what_was_said_before_stays_there(
     for page in window(browser, viewport={"width": size[0], "height": size[1]}):
         model.queue(Behaviour(text="A long answer.\n" * 60))
         begun(page, modelled)
-        answered(page, "Hello there.")
         at_end = "() => document.querySelector('#messages').lastElementChild.getBoundingClientRect().bottom"
         assert 0 < page.evaluate(at_end) < size[1]
         page.reload()
@@ -87,7 +76,6 @@ def test_who_reads_what_was_said_before_stays_there(
 
 def test_a_message_that_an_event_brings_before_its_response_stands_once(modelled: str, page: Page) -> None:
     begun(page, modelled)
-    answered(page, "Hello there.")
 
     def late(route: Route) -> None:
         response = route.fetch()
@@ -102,7 +90,6 @@ def test_a_message_that_an_event_brings_before_its_response_stands_once(modelled
 
 def test_two_windows_agree(modelled: str, model: OpenAIServer, page: Page) -> None:
     address = begun(page, modelled)
-    answered(page, "Hello there.")
     second = page.context.new_page()
     second.goto(address)
     second.evaluate("window.same = true")
@@ -133,10 +120,11 @@ def test_a_window_that_is_opened_meanwhile_waits_for_the_same_reply(
     modelled: str, model: OpenAIServer, page: Page
 ) -> None:
     model.queue(Behaviour(text="word " * 40, pace=0.05))
-    address, asked = begun(page, modelled), len(model.log)
+    begin(page, modelled, "Hello there.")
+    asked = len(model.log)
     writes(page)
     second = page.context.new_page()
-    second.goto(address)
+    second.goto(page.url)
     answered(second, "Hello there.")
     page.bring_to_front()
     answered(page, "Hello there.")
@@ -147,7 +135,6 @@ def test_a_window_that_is_opened_meanwhile_waits_for_the_same_reply(
 
 def test_an_edit_ends_the_reply_that_another_window_shows(modelled: str, model: OpenAIServer, page: Page) -> None:
     address = begun(page, modelled)
-    answered(page, "Hello there.")
     second = page.context.new_page()
     second.goto(address)
     model.queue(Behaviour(text="old " * 800, pace=0.05))
@@ -167,7 +154,6 @@ def test_an_edit_ends_the_reply_that_another_window_shows(modelled: str, model: 
 
 def test_a_reply_stays_until_another_one_is_stored(modelled: str, model: OpenAIServer, page: Page) -> None:
     begun(page, modelled)
-    answered(page, "Hello there.")
     model.queue(Behaviour("breaks_off", text="A better answer. " * 10))
     page.locator("#m1 .menu summary").click()
     page.click("text=Another answer")
@@ -195,7 +181,6 @@ def test_a_reply_stays_until_another_one_is_stored(modelled: str, model: OpenAIS
 
 def test_offline_and_back(modelled: str, page: Page) -> None:
     begun(page, modelled)
-    answered(page, "Hello there.")
     page.context.set_offline(True)
     page.fill("#text", "Are you there?")
     page.keyboard.press("Enter")
@@ -210,7 +195,6 @@ def test_offline_and_back(modelled: str, page: Page) -> None:
 
 def test_a_reply_that_ends_too_early_can_be_asked_for_again(modelled: str, page: Page) -> None:
     begun(page, modelled)
-    answered(page, "Hello there.")
     # As from a server that is killed.
     page.route("**/reply/", lambda route: route.fulfill(body='{"text": "Half of"}\n'), times=1)
     page.fill("#text", "Are you there?")
@@ -242,7 +226,7 @@ def test_without_scripts_a_message_can_be_sent_and_its_reply_read(
 
 def test_on_a_telephone_the_list_is_closed_and_the_memory_one_tap_away(modelled: str, browser: Browser) -> None:
     for page in window(browser, viewport={"width": 390, "height": 844}, has_touch=True):
-        begun(page, modelled, "A question with a title that is longer than a telephone is wide, and is read whole.")
+        begin(page, modelled, "A question with a title that is longer than a telephone is wide, and is read whole.")
         answered(page, "A question with a title")
         title = page.locator(".bar h1")
         assert title.evaluate("one => one.scrollWidth <= one.clientWidth")
@@ -285,7 +269,10 @@ def test_the_visitor_names_the_conversation_copies_and_chooses_colours(modelled:
 
 
 def test_a_conversation_moves_up_in_the_list_when_somebody_writes_in_it(modelled: str, page: Page) -> None:
-    addresses = [begun(page, modelled, f"Conversation {number}.") for number in range(3)]
+    addresses = []
+    for number in range(3):
+        begin(page, modelled, f"Conversation {number}.")
+        addresses.append(page.url)
     second = page.context.new_page()
 
     def listed(window: Page) -> list[str]:

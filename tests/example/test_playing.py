@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 
 from tests import axe
 from tests.browser import picture
-from tests.example.conftest import begin, post, say, window
+from tests.example.conftest import begin, post, say, texts, window
 from tests.test_example_project import PROJECT
 
 if TYPE_CHECKING:
@@ -32,10 +32,6 @@ WATCH = """() => {
 def play(page: Page, button: str = "Play a conversation") -> None:
     page.get_by_role("button", name=button).press("Enter")
     page.wait_for_selector("#player:not([data-over])")
-
-
-def texts(page: Page) -> list[str]:
-    return page.locator("#messages > [data-position] .text").all_inner_texts()
 
 
 def memory(page: Page) -> dict[str, int]:

@@ -112,24 +112,36 @@ def test_the_words_that_tell_something_decide(session: SessionHandle, ask: Ask, 
     assert ask(session, question) == answer
 
 
-def test_every_answer_quotes_a_word_of_the_question_or_finds_nothing(session: SessionHandle, ask: Ask) -> None:
-    things = ("castle", "heron", "cello", "boat", "garden", "tickets")
-    for thing in things[:3]:
-        session.append(human(f"I should tell you about the {thing} that we have seen."), ai("Please tell me more."))
-    for form in ("Tell me about the {}", "What is a {}?", "{}", "Do you know anything about my {}, please?"):
-        for number, thing in enumerate(things):
-            answer = ask(session, form.format(thing))
-            if number < 3:
-                assert answer.endswith(f": “I should tell you about the {thing} that we have seen.”")
-            else:
-                assert answer == nothing(thing)
-
-
-def test_a_sentence_is_quoted_with_its_speaker_and_its_day(session: SessionHandle, ask: Ask) -> None:
-    session.append(human("Good morning. I have an allergy to peanuts. It is raining."), created_at=MARCH)
-    session.append(ai("I will keep it in mind."), human("Let us talk about trains."), ai("Gladly."), created_at=MARCH)
-    quote = "You told me on 3 March 2026: “I have an allergy to peanuts.”"
-    assert ask(session, "What did I tell you about allergies?") == quote
+@pytest.mark.parametrize(
+    ("said", "replied", "question", "quote"),
+    [
+        (
+            human("Good morning. I have an allergy to peanuts. It is raining."),
+            "I will keep it in mind.",
+            "What did I tell you about allergies?",
+            "You told me on 3 March 2026: “I have an allergy to peanuts.”",
+        ),
+        (
+            human("Book it, please."),
+            "Your order number is LC-204817.",
+            "Which order number was it?",
+            "I told you on 3 March 2026: “Your order number is LC-204817.”",
+        ),
+        (
+            human("The key is under the flowerpot.", name="Ada"),
+            "Good.",
+            "Where is the key?",
+            "Ada said on 3 March 2026: “The key is under the flowerpot.”",
+        ),
+    ],
+    ids=["the user", "the assistant", "somebody with a name"],
+)
+def test_a_sentence_is_quoted_with_its_speaker_and_its_day(
+    session: SessionHandle, ask: Ask, said: ChatMessage, replied: str, question: str, quote: str
+) -> None:
+    session.append(said, ai(replied), human("Hm."), ai("Yes?"), created_at=MARCH)
+    # The answers themselves are not quoted.
+    assert [ask(session, question) for _ in range(3)] == [quote] * 3
 
 
 def test_what_was_said_long_ago_on_the_same_day_says_how_long(session: SessionHandle, ask: Ask) -> None:
@@ -137,25 +149,6 @@ def test_what_was_said_long_ago_on_the_same_day_says_how_long(session: SessionHa
     for _ in range(6):
         session.append(human("It rains."), ai("So it does."))
     assert ask(session, "What is my cat called?") == "You told me 14 messages ago: “My cat is called Mina.”"
-
-
-def test_what_the_assistant_said_is_not_put_into_the_users_mouth(session: SessionHandle, ask: Ask) -> None:
-    session.append(human("Book it, please."), ai("Your order number is LC-204817."), created_at=MARCH)
-    session.append(human("Thanks."), ai("You are welcome."), created_at=MARCH)
-    quote = "I told you on 3 March 2026: “Your order number is LC-204817.”"
-    assert ask(session, "Which order number was it?") == quote
-
-
-def test_a_name_says_who_spoke(session: SessionHandle, ask: Ask) -> None:
-    session.append(ChatMessage("user", "The key is under the flowerpot.", name="Ada"), ai("Good."), created_at=MARCH)
-    session.append(human("Hm."), ai("Yes?"))
-    assert ask(session, "Where is the key?") == "Ada said on 3 March 2026: “The key is under the flowerpot.”"
-
-
-def test_its_own_answers_are_not_quoted(session: SessionHandle, ask: Ask) -> None:
-    session.append(human("My cat is called Mina."), ai("A good name."), human("Hm."), ai("Yes?"), created_at=MARCH)
-    for _ in range(3):
-        assert ask(session, "What is my cat called?") == "You told me on 3 March 2026: “My cat is called Mina.”"
 
 
 def test_results_of_tools_and_messages_without_text_are_not_quoted(session: SessionHandle, ask: Ask) -> None:

@@ -71,14 +71,6 @@ def test_a_model_without_a_key_and_an_address_is_refused(variables: dict[str, st
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_key_in_the_environment_is_not_used_by_itself(site: str, page: Page) -> None:
-    """The site is started with the key, the address and the name of a model."""
-    begin(page, site, "It is raining in Graz.")
-    answered(page, "It is raining in Graz.")
-    assert "Answered by the offline responder" in page.locator("header").inner_text()
-    assert "Noted." in page.locator("#messages .assistant").inner_text()
-
-
 def test_a_model_that_is_asked_for_replies_with_the_key(page: Page, tmp_path: pathlib.Path) -> None:
     with OpenAIServer() as server:
         server.default = Behaviour(text="A fine answer.", pace=0)

@@ -6,7 +6,10 @@ import openai
 import pytest
 from django.contrib.auth.models import User
 
+from django_convmemory.memory import SessionHandle, memories
 from tests.openai_server import Behaviour, OpenAIServer
+
+ANSWER = "Ownership says who frees the memory."
 
 
 @pytest.fixture
@@ -15,8 +18,19 @@ def ann(db: None) -> User:
 
 
 @pytest.fixture
+def session(ann: User) -> SessionHandle:
+    """The session of the pages' views."""
+    return memories["default"].session("main", owner=ann)
+
+
+def stored(session: SessionHandle) -> list[tuple[str, str, str | None]]:
+    """Return who said what, and how it was cut off."""
+    return [(row.message.role, row.message.text, row.cut_off) for row in session.history()]
+
+
+@pytest.fixture
 def model(server: OpenAIServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenAIServer]:
-    server.default = Behaviour(text="Ownership says who frees the memory.", pace=0.01)
+    server.default = Behaviour(text=ANSWER, pace=0.01)
     monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     monkeypatch.setattr(openai, "_client", None)  # It reads the variables when it is first used.

@@ -13,10 +13,11 @@ from django.test import Client, RequestFactory
 from django.urls import path
 from playwright.sync_api import Browser, Page, expect
 
-from django_convmemory.memory import SessionHandle, memories
+from django_convmemory.memory import SessionHandle
 from django_convmemory.messages import ChatMessage
 from tests import asgi_server, processes
 from tests.browser import browser
+from tests.guides.conftest import ANSWER, stored
 from tests.guides.test_pages import PAGES, install, module_of
 from tests.openai_server import Behaviour, OpenAIServer
 from tests.test_readme import streaming_view
@@ -28,7 +29,6 @@ pytestmark = [
     pytest.mark.slow,
 ]
 [HTML] = re.findall(r"```html\n(.*?)```", PAGES["turns"], re.DOTALL)
-ANSWER = "Ownership says who frees the memory."
 
 
 @pytest.fixture
@@ -65,15 +65,6 @@ def page(settings: Any, pages: dict[str, Any], ann: User, model: OpenAIServer, b
         assert wrong == []
 
 
-@pytest.fixture
-def session(ann: User) -> SessionHandle:
-    return memories["default"].session("main", owner=ann)
-
-
-def stored(session: SessionHandle) -> list[tuple[str, str, str | None]]:
-    return [(row.message.role, row.message.text, row.cut_off) for row in session.history()]
-
-
 def ask(page: Page, text: str) -> None:
     page.get_by_label("Message").fill(text)
     page.get_by_role("button", name="Send").click()
@@ -83,10 +74,6 @@ def shows(page: Page, *texts: str) -> None:
     """Wait until the page shows the texts, and the reply is stored. Its last piece is shown before."""
     expect(page.locator("#messages p")).to_have_text(list(texts), timeout=processes.PATIENCE * 1000)
     expect(page.get_by_role("button", name="Send")).to_be_enabled(timeout=processes.PATIENCE * 1000)
-
-
-def test_the_page_is_short() -> None:
-    assert len(HTML.splitlines()) <= 40
 
 
 def test_a_reply_appears_while_the_model_writes_it(page: Page, session: SessionHandle, model: OpenAIServer) -> None:
@@ -119,11 +106,6 @@ def test_after_a_failure_the_message_is_sent_with_the_same_key(
     assert stored(session) == [("user", "What is ownership?", None), ("assistant", ANSWER, "")]
 
 
-def begins(page: Page, word: str) -> None:
-    """Wait until the page shows this word."""
-    page.wait_for_function(f"document.querySelector('#messages').textContent.includes('{word}')")
-
-
 @pytest.mark.parametrize("leaves", [False, True], ids=["stopped", "closed"])
 def test_a_reply_that_was_cut_off_can_be_answered_again(
     leaves: bool, page: Page, session: SessionHandle, model: OpenAIServer
@@ -132,7 +114,7 @@ def test_a_reply_that_was_cut_off_can_be_answered_again(
     ask(page, "What do you drink?")
     shows(page, "What do you drink?", "Tea.")
     ask(page, "What is ownership?")
-    begins(page, "says ")
+    page.wait_for_function("document.querySelector('#messages').textContent.includes('says ')")
     if leaves:
         page.reload()
     else:

@@ -39,7 +39,7 @@ from tests import event_loops, projects
 from tests.openai_server import Behaviour, OpenAIServer, completion
 
 FOLDER = pathlib.Path(__file__).parents[2] / "docs/guides"
-# The others have tests of their own: test_conversations_page, test_testing_in_projects.
+# The others have tests of their own: test_conversations, test_testing_in_projects.
 GUIDES = [path.stem for path in FOLDER.glob("*.md") if path.stem not in {"conversations", "testing"}]
 PAGES = {path.stem: path.read_text(encoding="utf-8") for path in FOLDER.parent.glob("*/*.md")}
 
@@ -102,19 +102,6 @@ def test_development_without_a_broker(settings: Any, ann: User) -> None:
     assert session.compact() == "published"
     settings.DEBUG = False
     assert [message.id for message in run_checks(tags=["convmemory"])] == ["convmemory.W013"]
-
-
-def test_the_inline_scheduler_of_tests(settings: Any, ann: User) -> None:
-    page = module_of("development", "settings_tests.py")["CONVMEMORY"]
-    [scheduler] = re.findall(r"`(django_convmemory\.scheduling\.InlineScheduler)`", PAGES["development"])
-    settings.CONVMEMORY = {"default": {**page["default"], "SCHEDULER": {"BACKEND": scheduler}}}
-    assert [message.id for message in run_checks(tags=["convmemory"])] == ["convmemory.W002"]
-    settings.DEBUG = True
-    assert run_checks(tags=["convmemory"]) == []
-    session = memories["default"].session("main", owner=ann)
-    for number in range(20):
-        session.append(ChatMessage.human(f"In stop {number} of our tour we see a castle and a museum. " * 50))
-    assert session.load().summary
 
 
 def test_several_assistants(settings: Any, ann: User) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pathlib
 import re
 from typing import Any
 
@@ -13,10 +12,11 @@ import pytest
 from django.contrib.auth.models import User
 
 from django_convmemory import exceptions
+from django_convmemory.clock import Clock
 from django_convmemory.memory import SessionHandle, memories
+from django_convmemory.models import Session
 from django_convmemory.rules.exchanges import NO_RESULT
-from tests import processes
-from tests.guides.test_pages import PAGES, code_of, install, module_of
+from tests.guides.test_pages import PAGES, install, module_of
 from tests.openai_server import Behaviour, OpenAIServer, completion
 
 pytestmark = pytest.mark.django_db
@@ -32,11 +32,6 @@ def calling(*calls: tuple[str, str], name: str = "find_train") -> Behaviour:
 
 def named(call_id: str, name: str, arguments: str) -> dict[str, Any]:
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
-
-
-@pytest.fixture
-def session(ann: User) -> SessionHandle:
-    return memories["default"].session("main", owner=ann)
 
 
 def stored(session: SessionHandle) -> list[tuple[str, str]]:
@@ -144,54 +139,34 @@ def test_a_server_that_ignores_the_limit_does_not_loop_for_ever(session: Session
     assert session.answer("So?", page["ask"]).text == "To Porto."
 
 
-DYING = """
-
-import os
-
-import django
-
-django.setup()
-
-{code}
-
-from django.contrib.auth.models import User
-from django_convmemory.memory import memories
-
-def run(call):
-    if call.id == "b":
-        os._exit(9)
-    return "09:30"
-
-memories["default"].session("main", owner=User.objects.get()).answer("Where can I go?", ask, key="k")
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("again", ["a new question", "the old question"])
 def test_a_process_that_dies_in_a_tool_leaves_a_conversation_that_goes_on(
-    session: SessionHandle, settings: Any, model: OpenAIServer, tmp_path: pathlib.Path, again: str
+    session: SessionHandle, model: OpenAIServer, again: str
 ) -> None:
-    settings.CONVMEMORY = {"default": {"OPTIONS": {"turn_timeout": 2}}}
-    (tmp_path / "dying.py").write_text(DYING.format(code=code_of("turns", "tool_loop.py")), encoding="utf-8")
+    """The process is stopped in the tool "b" until its turn has ended, and another process asks."""
+    page, other, ran = module_of("turns", "tool_loop.py"), module_of("turns", "tool_loop.py"), []
     model.queue(calling(("a", '{"to": "Porto"}'), ("b", '{"to": "Faro"}')))
-    process = processes.start(tmp_path, "dying", CONVMEMORY=settings.CONVMEMORY)
-    assert process.wait(processes.PATIENCE) == 9, (tmp_path / "output").read_text()
-    assert stored(session) == [("user", "Where can I go?"), ("assistant", ""), ("tool", "09:30")]
-
     model.default = Behaviour(text="To Porto.")
-    page, ran = module_of("turns", "tool_loop.py"), []
-    page["FUNCTIONS"]["find_train"] = lambda to: ran.append(to) or "10:30"
-    if again == "a new question":
-        assert session.answer("And now?", page["ask"]).text == "To Porto."
-        expected = [("a", "09:30"), ("b", NO_RESULT)]
-        assert re.sub(r"\s+", " ", PAGES["turns"]).count(f"`{NO_RESULT}`") == 1
-    else:
-        assert session.answer("Where can I go?", page["ask"], key="k").text == "To Porto."
-        expected = [("a", "09:30"), ("b", "10:30")]
+    other["FUNCTIONS"]["find_train"] = lambda to: ran.append(to) or "10:30"
+    left: list[Any] = []
+
+    def find_train(to: str) -> str:
+        if to == "Faro":
+            left.append(stored(session))
+            Session.objects.update(turn_expires_at=Clock(-1))
+            question, key = ("And now?", None) if again == "a new question" else ("Where can I go?", "k")
+            left.append(session.answer(question, other["ask"], key=key).text)
+        return "09:30"
+
+    page["FUNCTIONS"]["find_train"] = find_train
+    with pytest.raises(exceptions.TurnLost):
+        session.answer("Where can I go?", page["ask"], key="k")
+
+    assert left == [[("user", "Where can I go?"), ("assistant", ""), ("tool", "09:30")], "To Porto."]
     results = [(message["tool_call_id"], message["content"]) for message in sent(model, 1) if message["role"] == "tool"]
-    assert results == expected
-    assert ran == (["Faro"] if again == "the old question" else [])
+    assert results == [("a", "09:30"), ("b", NO_RESULT if again == "a new question" else "10:30")]
+    assert ran == ([] if again == "a new question" else ["Faro"])
+    assert re.sub(r"\s+", " ", PAGES["turns"]).count(f"`{NO_RESULT}`") == 1
     assert stored(session)[-1] == ("assistant", "To Porto.")
 
 

@@ -15,6 +15,7 @@ from django_convmemory.contrib.monitoring.figures import Backlog
 from django_convmemory.memory import memories
 from django_convmemory.rules.pause import Reason
 from django_convmemory.rules.values import AttemptOutcome
+from tests.folding import attempt
 from tests.outages import pause_alias
 
 pytestmark = pytest.mark.django_db
@@ -43,14 +44,7 @@ def due(key: str, seconds: float, **columns: Any) -> None:
 
 
 def called(outcome: AttemptOutcome = AttemptOutcome.PUBLISHED, *, age: float = 60, **columns: Any) -> None:
-    models.Attempt.objects.create(
-        alias=columns.pop("alias", "default"),
-        first_position=1,
-        last_position=2,
-        started_at=clock.Clock(-age),
-        outcome=outcome,
-        **columns,
-    )
+    attempt(outcome=outcome, started_at=clock.Clock(-age), **columns)
 
 
 def test_an_idle_site_has_every_metric_of_each_memory(client: Client, authorized: dict[str, Any]) -> None:

@@ -36,11 +36,6 @@ def positions(hits: Hits) -> list[int]:
     ("question", "shelter", "roof"),
     [
         ("What did I repair on 5 October 2024?", "The shelter is in Keplerstrasse 5.", "I repaired the roof."),
-        (
-            "Was habe ich am 5. Oktober 2024 repariert?",
-            "Das Tierheim ist in der Keplerstrasse 5.",
-            "Ich habe das Dach repariert.",
-        ),
         ("¿Qué he reparado hace dos semanas?", "Hoy empieza la semana dos.", "He reparado el tejado."),
     ],
 )
@@ -52,14 +47,9 @@ def test_the_words_of_a_date_are_no_words_of_the_question(question: str, shelter
     assert [hit.position for hit in memory.load("s", recall=question).recalled] == [1]
 
 
-@pytest.mark.parametrize(
-    ("question", "often", "once"),
-    [
-        ("what happened at work on 3 June 2024", "It happened at work.", "At work, the printer broke, and we laughed."),
-        ("¿Qué pasó en el trabajo el 3 de junio de 2024?", "Pasó en el trabajo.", "En el trabajo ardió la impresora."),
-    ],
-)
-def test_a_message_of_the_day_is_found_among_many_better_ones(question: str, often: str, once: str) -> None:
+def test_a_message_of_the_day_is_found_among_many_better_ones() -> None:
+    question, often = "what happened at work on 3 June 2024", "It happened at work."
+    once = "At work, the printer broke, and we laughed."
     said_on = dt.date(2024, 6, 3).toordinal() - dt.date(1970, 1, 1).toordinal()
     texts = [once if day == 0 else often if day % 5 == 0 else "Hello!" for day in range(-1000, 1000)]
     documents = [Document(tokenizer.tokenize(text), True, 24 * day) for day, text in enumerate(texts, said_on - 1000)]
@@ -94,10 +84,7 @@ def test_a_date_alone_finds_the_messages_of_the_day_the_newest_first(question: s
     ("question", "day"),
     [
         ("yesterday", dt.date(2026, 11, 24)),
-        ("letzten Montag", dt.date(2026, 11, 23)),
         ("hace dos semanas", dt.date(2026, 11, 11)),
-        ("il y a trois jours", dt.date(2026, 11, 22)),
-        ("前天", dt.date(2026, 11, 23)),
     ],
 )
 @pytest.mark.parametrize("hours", [-8, 0, 8])

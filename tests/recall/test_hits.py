@@ -10,6 +10,7 @@ from hypothesis import example, given, strategies as st
 
 from django_convmemory.search import hits, tokenizer
 from django_convmemory.search.hits import Marks
+from tests.recall import test_tokenizer
 
 FILLER = "nothing of interest is here and "
 TEXTS = st.one_of(
@@ -152,22 +153,7 @@ def test_a_match_that_is_longer_than_the_passage_is_cut() -> None:
     assert marked(found) == [found.text.strip("…")]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "cat " * 250_000,
-        "a cat and a dog " * 60_000,
-        "x" * 1_000_000,
-        "猫" * 1_000_000,
-        "\u0301" * 1_000_000,
-        "🇩" * 1_000_000,
-        " " * 1_000_000,
-        "😀" * 1_000_000,
-        "\0\ud800" * 500_000,
-        "lc-" * 333_333,
-    ],
-    ids=lambda text: repr(text[:4]),
-)
+@pytest.mark.parametrize("text", test_tokenizer.MEGABYTES, ids=lambda text: repr(text[:4]))
 def test_a_megabyte_takes_a_bounded_time(text: str) -> None:
     query = tokenizer.query("cat dog 猫很 LC-204817 猫")
     start = time.process_time()

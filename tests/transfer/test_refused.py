@@ -139,15 +139,19 @@ def test_an_error_of_the_database_names_the_record(write: Any, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (["absent.jsonl"], "absent.jsonl is not a file"),
-        ([str(pathlib.Path(__file__).parent)], "is not a file"),
-        (["-", "--alias", "absent"], "no alias 'absent'. Choose one of: default"),
-        (["-", "--database", "absent"], "There is no database 'absent'. Choose one of: default"),
+        ("import absent.jsonl", "absent.jsonl is not a file"),
+        (f"import {pathlib.Path(__file__).parent}", "is not a file"),
+        ("import - --alias absent", "no alias 'absent'. Choose one of: default"),
+        ("import - --database absent", "There is no database 'absent'. Choose one of: default"),
+        ("export --alias absent", "no alias 'absent'"),
+        ("export --output /dev/null", "is not a file"),
+        ("export --output /absent/file", "is not a file, or its folder does not exist"),
+        ("export --database absent", "There is no database 'absent'"),
     ],
 )
-def test_a_wrong_command_line_exits_with_2(arguments: list[str], why: str) -> None:
+def test_a_wrong_command_line_exits_with_2(arguments: str, why: str) -> None:
     with pytest.raises(CommandError, match=why) as raised:
-        call("convmemory_import", *arguments)
+        call(*f"convmemory_{arguments}".split())
 
     assert raised.value.returncode == 2
 

@@ -145,11 +145,6 @@ def waits_for_a_word(page: Page, word: str) -> None:
     expect(page.locator("li p").last).to_contain_text(word, timeout=MILLISECONDS)
 
 
-def test_the_title_counts_the_lines_of_the_code() -> None:
-    lines = [line for line in compiler.code_of(TEXT, "tsx").splitlines() if line.strip()]
-    assert TEXT.startswith(f"# A chat page in {len(lines)} lines of React\n")
-
-
 def test_the_packages_of_the_page_are_those_that_compile_it_here() -> None:
     pinned = json.loads((pathlib.Path(compiler.__file__).parent / "package.json").read_text())["devDependencies"]
     named = [word for command in COMMANDS[:2] for word in command.split()[2:] if word != "--save-dev"]

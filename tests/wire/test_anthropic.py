@@ -53,16 +53,6 @@ def test_instructions_are_system_blocks() -> None:
     assert "system" not in to_anthropic([ChatMessage.human("Hi.")])
 
 
-def test_neighbours_of_one_role_are_one_message_and_the_user_begins() -> None:
-    assert said(
-        ChatMessage.ai("Hello."), ChatMessage.ai("Hi?"), ChatMessage.human("Yes?"), ChatMessage.human("So?")
-    ) == [
-        ("user", [text("[The conversation continues.]")]),
-        ("assistant", [text("Hello."), text("Hi?")]),
-        ("user", [text("Yes?"), text("So?")]),
-    ]
-
-
 def test_all_results_stand_in_the_next_user_message_before_its_text() -> None:
     calls = ChatMessage.ai("Let me look.", tool_calls=[call("a", '{"city": "Bled"}'), call("b")])
     results = [ChatMessage.tool("1", "a"), ChatMessage.tool("", "b")]
@@ -83,16 +73,6 @@ def test_all_results_stand_in_the_next_user_message_before_its_text() -> None:
                 text("Well?"),
             ],
         ),
-    ]
-
-
-def test_blank_texts_are_left_out_and_white_space_at_the_end_of_the_assistants() -> None:
-    assert said(
-        ChatMessage.human("Hi."), ChatMessage.ai(" \n"), ChatMessage.human(""), ChatMessage.ai("Hello. \n")
-    ) == [
-        ("user", [text("Hi.")]),
-        ("assistant", [text("Hello.")]),
-        ("user", [text("[The conversation continues.]")]),
     ]
 
 
@@ -126,30 +106,6 @@ def ids(*messages: ChatMessage) -> list[str]:
     return [block.get("id") or block["tool_use_id"] for block in blocks if block["type"] != "text"]
 
 
-def test_ids_that_are_refused_are_replaced_in_pairs() -> None:
-    assert ids(ChatMessage.human("?"), asked("functions.look:0"), ChatMessage.tool("1", "functions.look:0")) == [
-        "functions_look_0",
-        "functions_look_0",
-    ]
-    long = "a" * 100
-    first, second = ids(ChatMessage.human("?"), asked(long), ChatMessage.tool("1", long))
-    assert first == second == "a" * 40
-    other = asked(long + "b")
-    assert (
-        ids(ChatMessage.human("?"), asked(long), ChatMessage.tool("1", long), other, ChatMessage.tool("2", long + "b"))[
-            -1
-        ]
-        == "a" * 38 + "_4"
-    )
-
-
-def test_ids_that_repeat_are_replaced_in_pairs_and_stay_when_messages_are_added() -> None:
-    pair = [asked("a"), ChatMessage.tool("1", "a")]
-    shown = ids(ChatMessage.human("?"), *pair, *pair, asked("a_2"), ChatMessage.tool("1", "a_2"))
-    assert shown == ["a", "a", "a_4", "a_4", "a_2", "a_2"]
-    assert ids(ChatMessage.human("?"), *pair, *pair) == shown[:4]
-
-
 def test_ids_that_repeat_very_often_are_replaced_in_a_short_time() -> None:
     pair = [asked("call_0"), ChatMessage.tool("1", "call_0")]
     # In quadratic time it would take minutes.
@@ -160,19 +116,6 @@ def test_marks_of_the_site_do_not_add_up() -> None:
     image = {"type": "image", "source": {"type": "url", "url": "https://example.com/a.png"}}
     marked_image = {**image, "cache_control": {"type": "ephemeral"}}
     assert said(*[ChatMessage.human([marked_image])] * 5) == [("user", [image] * 5)]
-
-
-def test_two_calls_of_a_message_with_one_id_have_two_ids() -> None:
-    three = ChatMessage.ai(tool_calls=[call("a")] * 3)
-    results = [ChatMessage.tool(content, "a") for content in "123"]
-    assert ids(ChatMessage.human("?"), three, *results) == ["a", "a_2", "a_2_2"] * 2
-    blocks = said(ChatMessage.human("?"), three, *results)[-1][1]
-    assert [block["content"][0]["text"] for block in blocks] == ["1", "2", "3"]
-
-
-def test_names_of_tools_have_few_characters() -> None:
-    blocks = said(ChatMessage.human("?"), asked("a", name="functions.look up"), ChatMessage.tool("1", "a"))[1][1]
-    assert blocks[0]["name"] == "functions_look_up"
 
 
 def test_a_users_name_stands_before_the_text() -> None:

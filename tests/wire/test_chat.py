@@ -33,20 +33,6 @@ def roles_and_texts(*messages: ChatMessage) -> list[tuple[str, Any]]:
     return [(message["role"], message.get("content")) for message in wire(*messages)]
 
 
-def test_a_user_begins() -> None:
-    assert roles_and_texts(ChatMessage.ai("Hello.")) == [("user", CONTINUES), ("assistant", "Hello.")]
-
-
-def test_neighbours_of_one_role_are_merged() -> None:
-    assert roles_and_texts(ChatMessage.human("Hi."), ChatMessage.human("Anyone?"), ChatMessage.human("")) == [
-        ("user", "Hi.\n\nAnyone?")
-    ]
-    assert roles_and_texts(ChatMessage.human("Hi."), ChatMessage.ai("One."), ChatMessage.ai("Two.")) == [
-        ("user", "Hi."),
-        ("assistant", "One.\n\nTwo."),
-    ]
-
-
 def test_parts_are_merged_as_parts() -> None:
     assert roles_and_texts(ChatMessage.human("Look:"), ChatMessage.human([IMAGE])) == [
         ("user", [{"type": "text", "text": "Look:"}, IMAGE])
@@ -87,27 +73,8 @@ def test_unknown_fields_of_merged_messages_stay() -> None:
     }
 
 
-def test_results_are_never_merged_and_the_assistant_stands_before_the_next_user() -> None:
-    calls = ChatMessage.ai(tool_calls=[call("a"), call("b")])
-    results = [ChatMessage.tool("1", "a"), ChatMessage.tool("2", "b")]
-    assert roles_and_texts(ChatMessage.human("?"), calls, *results, ChatMessage.human("Well?")) == [
-        ("user", "?"),
-        ("assistant", None),
-        ("tool", "1"),
-        ("tool", "2"),
-        ("assistant", NO_ANSWER),
-        ("user", "Well?"),
-    ]
-
-
-def test_system_and_developer_messages_are_one_system_message() -> None:
-    assert roles_and_texts(ChatMessage.system("A."), ChatMessage("developer", "B."), ChatMessage.human("Hi.")) == [
-        ("system", "A.\n\nB."),
-        ("user", "Hi."),
-    ]
+def test_a_single_message_of_the_developer_is_the_systems() -> None:
     assert roles_and_texts(ChatMessage("developer", "B.")) == [("system", "B.")]
-    named = ChatMessage.system("A.", name="site")
-    assert wire(named) == [{"role": "system", "content": "A.", "name": "site"}]
 
 
 @given(conversations.conversations())
@@ -219,13 +186,6 @@ def test_a_name_that_openai_accepts_is_sent_as_it_is() -> None:
 )
 def test_a_name_that_openai_refuses_is_sent_in_another_form(name: str, sent: str) -> None:
     assert names_sent(name) == [sent]
-
-
-def test_names_that_differ_stay_different_and_keep_their_number() -> None:
-    names = ["Anna B", "Anna_B", "Anna/B", "Anna B", "Anna_B_2", "n" * 65, "n" * 66, "Anna/B"]
-    sent = ["Anna_B", "Anna_B_2", "Anna_B_3", "Anna_B", "Anna_B_2_2", "n" * 64, "n" * 62 + "_2", "Anna_B_3"]
-    assert names_sent(*names) == sent
-    assert all(names_sent(*names[:count]) == sent[:count] for count in range(len(names)))
 
 
 @given(st.lists(st.lists(st.sampled_from(["a", "_", "2", " ", "/", "n" * 62]), min_size=1).map("".join)))

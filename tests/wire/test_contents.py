@@ -17,7 +17,7 @@ from django_convmemory.contrib import responses_items
 from django_convmemory.exceptions import EmptyReply, InvalidMessage
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.handles import ConversationMemory, SessionHandle
-from django_convmemory.rules.options import ROLES
+from django_convmemory.rules.options import ROLES, SUMMARY_ROLES
 from django_convmemory.store.orm import ORMStore
 from tests.wire import validity
 
@@ -161,7 +161,12 @@ CHANGES = st.one_of(turns(), turns(), turns(), st.lists(EDITS, min_size=1, max_s
 CONVERSATIONS = st.lists(CHANGES, min_size=1, max_size=10)
 # Which memory, and its options.
 OPTIONS = st.fixed_dictionaries(
-    {"roles": st.sampled_from(ROLES), "recall": st.booleans(), "clear_tool_results": st.sampled_from((None, 1, 2))}
+    {
+        "roles": st.sampled_from(ROLES),
+        "summary_role": st.sampled_from(SUMMARY_ROLES),
+        "recall": st.booleans(),
+        "clear_tool_results": st.sampled_from((None, 1, 2)),
+    }
 )
 any_conversation = given(CONVERSATIONS, st.integers(0, 6), OPTIONS, st.booleans())
 
@@ -201,7 +206,7 @@ def edit(session: SessionHandle, what: str, later: int) -> None:
 
 def problems(session: SessionHandle, thoughts: Mapping[Any, str]) -> Iterator[str]:
     """Yield what providers would say. ``thoughts`` has the id of the thought that an item needs, by the item's id."""
-    for budget in (None, 150):
+    for budget in (None, 60, 150, 500):
         context = session.load(system=validity.SYSTEM, max_tokens=budget)
         for name, form in validity.FORMS.items():
             yield from (f"{name}: {problem}" for problem in form(context))
@@ -230,6 +235,7 @@ def check(memory: ConversationMemory, conversation: list[list[Any]], as_values: 
         assert list(problems(session, thoughts)) == []
 
 
+@settings(max_examples=100)
 @any_conversation
 def test_each_provider_accepts_what_is_sent_on(conversation: Any, number: int, options: Wire, as_values: bool) -> None:
     check(validity.memories(**options)[number], conversation, as_values)
@@ -367,5 +373,8 @@ def test_the_nth_result_with_an_id_answers_the_nth_call_with_it(form: str, call_
     session.append({"role": "user", "content": "?"}, *(stored_form(form, wire, form == "responses") for wire in wires))
     assert list(problems(session, {})) == []
     context: Any = session.load()
+    sent = context.to_openai()
+    made = [call["id"] for message in sent for call in message.get("tool_calls", ())]
+    assert made == [message["tool_call_id"] for message in sent if message["role"] == "tool"]
     for wire in (context.to_openai(), context.to_anthropic(), context.to_responses()):
         assert re.findall("first|second", str(wire)) == ["first", "second"]

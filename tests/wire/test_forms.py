@@ -124,14 +124,6 @@ def test_a_paused_reply_is_the_end_of_what_anthropic_gets(session: SessionHandle
     assert session.load().to_anthropic()["messages"][-1] == {"role": "assistant", "content": SEARCH}
 
 
-def test_a_context_for_anthropic_does_not_end_with_the_assistant(session: SessionHandle) -> None:
-    session.append(ChatMessage.human("Hi."), ChatMessage.ai("Hello."))
-    assert wires(session)[1][-1] == {
-        "role": "user",
-        "content": [{"type": "text", "text": "[The conversation continues.]"}],
-    }
-
-
 def test_items_of_a_response_are_one_message(session: SessionHandle) -> None:
     output = {"type": "function_call_output", "call_id": "c1", "output": "At nine."}
     session.append({"type": "message", "role": "user", "content": [{"type": "input_text", "text": "A train?"}]})
@@ -153,28 +145,6 @@ def test_an_item_that_is_no_chat_message_is_refused_with_the_repair(session: Ses
     with pytest.raises(exceptions.InvalidMessage, match="openai_agents"):
         session.append({"type": form, "call_id": "c1"})
     assert session.history() == []
-
-
-def test_calls_without_an_id_or_with_one_id(session: SessionHandle) -> None:
-    function = {"name": "find", "arguments": "{}"}
-    for _ in range(2):
-        session.append(
-            ChatMessage.human("Two trains?"),
-            {"role": "assistant", "tool_calls": [{"id": "", "type": "function", "function": function}] * 2},
-        )
-        session.append({"role": "tool", "content": "one", "tool_call_id": ""})
-        session.append({"role": "tool", "content": "two"})
-        session.append(ChatMessage.ai(tool_calls=[call("a"), call("a")]), ChatMessage.tool("three", "a"))
-        session.append(ChatMessage.tool("four", "a"))
-    for wire in wires(session):
-        text = str(wire)
-        assert text.index("one") < text.index("two") < text.index("three") < text.index("four")
-    ids = [call["id"] for message in wires(session)[0] for call in message.get("tool_calls", ())]
-    assert ids == ["call", "call_2", "a", "a_5", "call_9", "call_9_2", "a_12", "a_12_2"]
-    # The same ids later, when more was said.
-    session.append(ChatMessage.human("And back?"), ChatMessage.ai(tool_calls=[call("a")]), ChatMessage.tool("5", "a"))
-    later = [call["id"] for message in wires(session)[0] for call in message.get("tool_calls", ())]
-    assert later == [*ids, "a_16"]
 
 
 def test_an_image_in_a_result_comes_after_it_in_a_chat_completion(session: SessionHandle) -> None:

@@ -50,15 +50,6 @@ def test_custom_tools_have_items_of_their_own() -> None:
     ]
 
 
-def test_ids_that_repeat_are_replaced_in_pairs() -> None:
-    pair = [ChatMessage.ai(tool_calls=[call("a")]), ChatMessage.tool("1", "a")]
-    assert [item["call_id"] for item in items(*pair, *pair)] == ["a", "a", "a_3", "a_3"]
-
-
-def test_an_assistant_without_a_word_has_no_item() -> None:
-    assert items(ChatMessage.ai(), ChatMessage.ai("")) == []
-
-
 @pytest.mark.parametrize("content", [None, "", [{"type": "text", "text": ""}]])
 def test_a_refusal_is_all_that_is_said_if_there_is_no_other_text(content: Any) -> None:
     assert items(ChatMessage.ai(content, extra={"refusal": "No."})) == [

@@ -301,7 +301,7 @@ _ITEMS = {
 _ITEM_IDS = {"message": "msg", "reasoning": "rs", "function_call": "fc", "custom_tool_call": "ctc"}
 _INPUT_PARTS = {
     "input_text": ("text", ""),
-    "input_image": ("", "image_url file_id detail"),
+    "input_image": ("detail", "image_url file_id"),
     "input_file": ("", "file_data file_id file_url filename detail"),
 }
 _OUTPUT_PARTS = {"output_text": ("text", "annotations logprobs"), "refusal": ("refusal", "")}

@@ -1,8 +1,7 @@
-"""Loads conversations after each message, from each memory and in each form, and checks what a provider would say."""
+"""Loads conversations after each message, from each memory, and has the forms of providers with what they would say."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -12,12 +11,11 @@ from django_convmemory.context.assembly import Context
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.handles import ConversationMemory
 from django_convmemory.scheduling import NullScheduler
-from django_convmemory.store.either import Store
+from django_convmemory.store import Store
 from django_convmemory.store.in_memory import InMemoryStore
 from django_convmemory.tokens import Utf8TokenCounter
 from tests.wire import validators
 
-BUDGETS = (None, 0, 60, 120, 250, 500, 1000, 2000, 4000)
 # Messages between two folds. In between, folding lags behind.
 LAG = 7
 SYSTEM = "You are a helpful assistant."
@@ -55,7 +53,7 @@ def memories(store: Callable[[], Store] = InMemoryStore, **options: Any) -> list
 def contexts(
     memory: ConversationMemory,
     conversation: Sequence[Any],
-    budgets: Sequence[int | None] = BUDGETS,
+    budgets: Sequence[int | None],
     system: Any = SYSTEM,
 ) -> Iterator[Context]:
     """The contexts after each message, with each budget. Every seventh message, the session is folded."""
@@ -93,15 +91,3 @@ def _plain(wire: Any) -> list[dict[str, Any]]:
 def _both(wire: list[dict[str, Any]], template: Callable[..., Iterator[str]]) -> Iterator[str]:
     yield from validators.chat(wire)
     yield from template(wire)
-
-
-def check(conversation: Sequence[Any], **options: Any) -> Counter[str]:
-    """Return how many contexts of the conversation were checked, and how often each problem was found."""
-    counts: Counter[str] = Counter()
-    for memory in memories(**options):
-        for context in contexts(memory, conversation):
-            counts["contexts"] += 1
-            for name, form in FORMS.items():
-                for problem in form(context):
-                    counts[f"{name}: {problem}"] += 1
-    return counts

@@ -41,7 +41,12 @@ class Text(serializers.CharField):
     def to_internal_value(self, data: Any) -> str:
         if not isinstance(data, str):
             self.fail("invalid")
-        return super().to_internal_value(data)
+        text = super().to_internal_value(data)
+        self.check(text)
+        return text
+
+    def check(self, text: str) -> None:
+        """Fail for a text that a subclass does not accept."""
 
 
 class Alias(Text):
@@ -49,11 +54,10 @@ class Alias(Text):
 
     default_error_messages = {"unknown_alias": "There is no memory with this alias. Known aliases: {known}."}
 
-    def to_internal_value(self, data: Any) -> str:
-        alias, known = super().to_internal_value(data), conf.aliases()
-        if alias not in known:
+    def check(self, text: str) -> None:
+        known = conf.aliases()
+        if text not in known:
             self.fail("unknown_alias", known=", ".join(known) or "none")
-        return alias
 
 
 class FirstAlias:

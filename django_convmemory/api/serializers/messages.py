@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rest_framework import serializers
@@ -22,7 +22,6 @@ from django_convmemory.exceptions import InvalidMessage
 from django_convmemory.messages import MODEL_KINDS, ROLES, ChatMessage
 
 MAX_ADDRESS_LENGTH = 2048
-_MAX_FILE_NAME_LENGTH = 255
 # How many wrong parts of a message an error lists.
 _MAX_WRONG_PARTS = 50
 # A host name in ASCII (RFC 3986), because a host of other characters may be read as another one. No user or password.
@@ -46,9 +45,6 @@ class Content(serializers.JSONField):
 
 class Name(base.Text):
     """The name of a speaker."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**{"max_length": LONGEST_NAME, **options})
 
 
 class OneOf(base.Choice):
@@ -77,7 +73,7 @@ class NewMessage(base.StrictSerializer):
     id = base.MessageId(required=False)
     role = base.Choice(choices=ROLES)
     content = Content(allow_null=True, required=False)
-    name = Name(required=False)
+    name = Name(max_length=LONGEST_NAME, required=False)
     tool_calls = ToolCalls(required=False)
     tool_call_id = base.Text(max_length=255, required=False, allow_blank=True)
     kind = base.Text(max_length=32, default="chat")
@@ -184,7 +180,7 @@ class Words(base.Text):
     default_error_messages = {"empty_content": "The text is empty. Send a text, or leave the part out."}
 
     def run_validation(self, data: Any = serializers.empty) -> Any:
-        if isinstance(data, str) and is_blank(data):
+        if isinstance(data, str) and (not data or data.isspace()):
             self.fail("empty_content")
         return super().run_validation(data)
 
@@ -199,12 +195,10 @@ class ImageAddress(base.Text):
         )
     }
 
-    def to_internal_value(self, data: Any) -> str:
-        address = super().to_internal_value(data)
-        is_web_address = len(address) <= MAX_ADDRESS_LENGTH and WEB_ADDRESS.fullmatch(address)
-        if not is_web_address and not _is_data_url(address, IMAGE_TYPES):
+    def check(self, text: str) -> None:
+        is_web_address = len(text) <= MAX_ADDRESS_LENGTH and WEB_ADDRESS.fullmatch(text)
+        if not is_web_address and not _is_data_url(text, IMAGE_TYPES):
             self.fail("address_not_allowed", length=MAX_ADDRESS_LENGTH, types=", ".join(IMAGE_TYPES))
-        return address
 
 
 class Base64(base.Text):
@@ -212,11 +206,9 @@ class Base64(base.Text):
 
     default_error_messages = {"not_base64": "The value must be base64, with its padding and without line breaks."}
 
-    def to_internal_value(self, data: Any) -> str:
-        text = super().to_internal_value(data)
+    def check(self, text: str) -> None:
         if not _is_base64(text):
             self.fail("not_base64")
-        return text
 
 
 class PDF(base.Text):
@@ -224,24 +216,20 @@ class PDF(base.Text):
 
     default_error_messages = {"not_a_pdf": "The file must be a data URL: data:application/pdf;base64,…"}
 
-    def to_internal_value(self, data: Any) -> str:
-        text = super().to_internal_value(data)
+    def check(self, text: str) -> None:
         if not _is_data_url(text, ("application/pdf",)):
             self.fail("not_a_pdf")
-        return text
 
 
 class FileName(base.Text):
     """The name of a file, in one line."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**{"max_length": _MAX_FILE_NAME_LENGTH, **options})
+        super().__init__(**{"max_length": 255, **options})
 
-    def to_internal_value(self, data: Any) -> str:
-        text = super().to_internal_value(data)
+    def check(self, text: str) -> None:
         if _CONTROL.search(text):
             self.fail("invalid")
-        return text
 
 
 class TextPart(base.StrictSerializer):
@@ -343,7 +331,8 @@ def errors_of(message: ChatMessage) -> dict[str, Any]:
     if message.role != "assistant" and message.kind in MODEL_KINDS:
         detail = f"Only messages of the assistant have the kinds {', '.join(sorted(MODEL_KINDS))}."
         errors["kind"] = [ErrorDetail(detail, "kind_not_allowed")]
-    if calls := dict(_numbered(_errors_of_call(call) for call in message.tool_calls)):
+    detail = f"The type of a call is one of these: {', '.join(CALLS)}."
+    if calls := _numbered(_errors_by_type(call, CALLS, detail, "invalid_choice") for call in message.tool_calls):
         errors["tool_calls"] = calls
     if "tool_calls" in message.extra:
         errors["tool_calls"] = [ErrorDetail("The list is empty. Leave tool_calls out.", "empty")]
@@ -352,35 +341,27 @@ def errors_of(message: ChatMessage) -> dict[str, Any]:
 
 def _errors_of_content(message: ChatMessage) -> Any:
     content = message.content
-    is_empty = is_blank(content) if isinstance(content, str) else not content
-    if is_empty and not message.tool_calls:
+    is_blank = isinstance(content, str) and content.isspace()
+    if (is_blank or not content) and not message.tool_calls:
         return [ErrorDetail("The message has no content. Send a text with more than white space.", "empty_content")]
     if isinstance(content, str) or content is None:
         return None
     # The reference has the other types for user messages only.
-    allowed = [name for name in conf.limits().content_parts if name == "text" or message.role == "user"]
-    return dict(_numbered(_errors_of_part(part, allowed) for part in content))
+    names = [name for name in conf.limits().content_parts if name == "text" or message.role == "user"]
+    allowed = {name: CONTENT_PARTS[name] for name in names}
+    allowed_types = ", ".join(names) or "none: send the content as a string"
+    detail = f"Parts of this type are not allowed here. Allowed types: {allowed_types}."
+    return _numbered(_errors_by_type(part, allowed, detail, "content_part_not_allowed") for part in content)
 
 
-def _errors_of_part(part: Mapping[str, Any], allowed: Sequence[str]) -> Any:
-    if part["type"] not in allowed:
-        allowed_types = ", ".join(allowed) or "none: send the content as a string"
-        detail = f"Parts of this type are not allowed here. Allowed types: {allowed_types}."
-        return {"type": [ErrorDetail(detail, "content_part_not_allowed")]}
-    return _errors_by(CONTENT_PARTS[part["type"]], part)
-
-
-def _errors_of_call(call: Mapping[str, Any]) -> Any:
-    serializer = CALLS.get(call["type"]) if isinstance(call.get("type"), str) else None
-    if serializer is None:
-        detail = f"The type of a call is one of these: {', '.join(CALLS)}."
-        return {"type": [ErrorDetail(detail, "invalid_choice")]}
-    return _errors_by(serializer, call)
-
-
-def _errors_by(serializer_class: type[base.StrictSerializer], value: Mapping[str, Any]) -> Any:
+def _errors_by_type(
+    value: Mapping[str, Any], allowed: Mapping[str, type[base.StrictSerializer]], detail: str, code: str
+) -> Any:
+    """Return what is wrong with a part or a call. ``detail`` and ``code`` are those for a type that is not allowed."""
+    if not isinstance(value.get("type"), str) or value["type"] not in allowed:
+        return {"type": [ErrorDetail(detail, code)]}
     try:
-        _instance(serializer_class).run_validation(value)
+        _instance(allowed[value["type"]]).run_validation(value)
     except serializers.ValidationError as error:
         return error.detail
     return None
@@ -392,14 +373,9 @@ def _instance(serializer_class: type[base.StrictSerializer]) -> base.StrictSeria
     return serializer_class()
 
 
-def _numbered(errors: Iterator[Any]) -> Iterator[tuple[int, Any]]:
-    """Yield the index and the errors of each entry that has some."""
-    return itertools.islice(((index, error) for index, error in enumerate(errors) if error), _MAX_WRONG_PARTS)
-
-
-def is_blank(text: str) -> bool:
-    """Return whether there is nothing but white space. It stops at the first other character."""
-    return not text or text.isspace()
+def _numbered(errors: Iterator[Any]) -> dict[int, Any]:
+    """Return the errors of each entry that has some, by its index."""
+    return dict(itertools.islice(((index, error) for index, error in enumerate(errors) if error), _MAX_WRONG_PARTS))
 
 
 def _is_data_url(text: str, types: tuple[str, ...]) -> bool:

@@ -1,4 +1,4 @@
-"""Sessions: what a client may set, how it may filter them, and what it sees."""
+"""Sessions: what a client may set, how it may filter them, and what it sees of them, of summaries and of hits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from rest_framework import serializers
 
 from django_convmemory import clock, models
 from django_convmemory.api.serializers import base
+from django_convmemory.messages import ROLES
 from django_convmemory.rules.values import MAX_KEY_LENGTH, MAX_TITLE_LENGTH
+from django_convmemory.search.hits import Hit
+from django_convmemory.search.searching import MAX_NEIGHBOURS
 from django_convmemory.store import columns
 
 # In characters: the longest text of a preview, and the longest wire form that is read for one. An image is longer.
@@ -23,11 +26,19 @@ MAX_TEXT = 200
 _LONGEST_WIRE = 20_000
 
 
-class SessionSerializer(serializers.Serializer[Any]):
-    """A session."""
+class LinkSerializer(serializers.Serializer[Any]):
+    """The id and the address of a session."""
 
     id = serializers.UUIDField(source="public_id")
     url = serializers.SerializerMethodField()
+
+    def get_url(self, session: models.Session) -> str:
+        return str(self.context["url"]("session", session))
+
+
+class SessionSerializer(LinkSerializer):
+    """A session."""
+
     alias = serializers.CharField()
     key = serializers.CharField()
     title = serializers.CharField()
@@ -44,10 +55,6 @@ class SessionSerializer(serializers.Serializer[Any]):
     revision = serializers.IntegerField()
     created_at = base.Time()
     updated_at = base.Time()
-
-    def get_url(self, session: models.Session) -> str:
-        url: str = self.context["url"]("session", session)
-        return url
 
     def get_forked_from(self, session: models.Session) -> uuid.UUID | None:
         """The id of the session that this one is a copy of. Null also if that session is not yours."""
@@ -91,9 +98,8 @@ class ListedSessionSerializer(SessionSerializer):
 
     last_message = serializers.SerializerMethodField()
 
-    def get_last_message(self, session: models.Session) -> dict[str, Any] | None:
-        preview: dict[str, Any] | None = self.context["last_messages"].get(session.pk)
-        return preview
+    def get_last_message(self, session: models.Session) -> Any:
+        return self.context["last_messages"].get(session.pk)
 
 
 class NewSession(base.StrictSerializer):
@@ -182,3 +188,111 @@ class StatusSerializer(serializers.Serializer[Any]):
     def get_last_error(self, session: models.Session) -> str:
         """The kind of the last error. Only the site's staff see the provider's message, in the admin."""
         return session.last_error.partition(":")[0]
+
+
+class ContextQuery(base.StrictSerializer):
+    """The parameters of a context."""
+
+    recall = base.Text(
+        required=False,
+        help_text=(
+            "Quote messages that are not shown any more: those that match the newest user message (`1`), those that "
+            "match this text, or none (`0`). By default, the option `recall` of the memory decides."
+        ),
+    )
+    max_tokens = base.QueryNumber(required=False)
+    format = base.Choice(choices=["messages", "openai", "text"], default="messages")
+
+
+class SummarySerializer(serializers.Serializer[Any]):
+    """A version of the summary. It covers the conversation up to and including ``last_position``."""
+
+    version = serializers.IntegerField()
+    parent_version = serializers.IntegerField(allow_null=True)
+    first_position = serializers.IntegerField()
+    last_position = serializers.IntegerField()
+    text = serializers.CharField()
+    tokens = serializers.IntegerField()
+    model = serializers.CharField()
+    shortened = serializers.BooleanField()
+    fallback = serializers.BooleanField()
+    stand_in = serializers.BooleanField(
+        help_text="The fallback made it because the model was unavailable. It will be rebuilt."
+    )
+    carried = serializers.BooleanField(
+        help_text="No model summarized these messages. The text is that of the version before."
+    )
+    cut = serializers.BooleanField(help_text="A message was too long, and its rest is not in the text.")
+    part = base.IsSet(
+        source="part_end", help_text="It ends within the exchange that ends at `last_position`. No context shows it."
+    )
+    building = serializers.BooleanField(help_text="It is not finished, and no context shows it.")
+    valid = serializers.SerializerMethodField()
+    created_at = base.Time()
+
+    def get_valid(self, summary: models.Summary) -> bool:
+        return summary.invalidated_at is None
+
+
+class SearchQuery(base.PageQuery):
+    """The parameters of a search."""
+
+    q = base.Text(help_text="What to look for: any text, for example a question. Its first 20 000 characters count.")
+    neighbours = base.QueryNumber(
+        max_value=MAX_NEIGHBOURS,
+        default=0,
+        help_text="How many messages before and after each hit come with it. A page has fewer hits then.",
+    )
+
+
+class SearchAllQuery(SearchQuery):
+    """The parameters of a search in all sessions."""
+
+    alias = base.Alias(required=False, help_text="The memory whose sessions are searched.")
+
+
+class SearchSessionQuery(SearchQuery):
+    """The parameters of a search in one session."""
+
+    after = base.QueryNumber(required=False, help_text="Find only messages after this position.")
+    before = base.QueryNumber(required=False, help_text="Find only messages before this position.")
+
+
+class PieceSerializer(serializers.Serializer[Any]):
+    """A piece of an excerpt. ``marked`` is true for words of the query."""
+
+    text = serializers.CharField()
+    marked = serializers.BooleanField()
+
+
+class QuoteSerializer(serializers.Serializer[Any]):
+    """A message that a search found. The pieces of the excerpt, one after the other, are its text."""
+
+    position = serializers.IntegerField()
+    created_at = base.UTCTime()
+    role = serializers.ChoiceField(choices=ROLES)
+    excerpt = PieceSerializer(many=True, source="pieces")
+
+
+class HitSessionSerializer(LinkSerializer):
+    """The session that a hit is in."""
+
+    title = serializers.CharField()
+    archived = base.IsSet(source="archived_at")
+
+    def to_representation(self, hit: Hit) -> Any:
+        # A hit has the name of its session. The view has read the rows of these names.
+        return super().to_representation(self.context["sessions"][hit.session.name_hash])
+
+
+class HitSerializer(QuoteSerializer):
+    """A message that a search found, with its session. ``neighbours`` is empty unless the request asks for them."""
+
+    session = HitSessionSerializer(source="*")
+    neighbours = serializers.SerializerMethodField()
+
+    def get_neighbours(self, hit: Hit) -> list[dict[str, Any]]:
+        # A search does not read these fields of the neighbours.
+        unread = {"id", "format", "item", "usage"}
+        stored = (neighbour.to_json() for neighbour in hit.neighbours)
+        return [{name: value for name, value in fields.items() if name not in unread} for fields in stored]

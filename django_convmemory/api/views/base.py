@@ -6,6 +6,7 @@ belongs to somebody else, the response is the same as for a session that does no
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import functools
 import inspect
@@ -30,7 +31,6 @@ from rest_framework.throttling import BaseThrottle
 
 from django_convmemory import models
 from django_convmemory.api import conf, etags, formats, pagination, problems
-from django_convmemory.api.problems import Problem
 from django_convmemory.api.scopes import UserScope
 from django_convmemory.api.serializers.base import MAX_INTEGER, Nothing, StrictSerializer
 from django_convmemory.api.serializers.sessions import SessionSerializer
@@ -290,7 +290,7 @@ class KeyedView(ScopedView):
         """The header ``Idempotency-Key``, or what takes its place. Raises a 400 if it cannot be a key."""
         key: str | None = self.request.headers.get("Idempotency-Key")
         if key is not None and not 0 < len(key.strip()) <= 255:
-            raise Problem(400, "invalid_idempotency_key", "Idempotency-Key must have 1 to 255 characters.")
+            raise problems.Problem(400, "invalid_idempotency_key", "Idempotency-Key must have 1 to 255 characters.")
         return self.key_in_body() if key is None else key
 
     def key_in_body(self) -> str | None:
@@ -331,15 +331,22 @@ class TaggedView(ScopedView):
     def tag(self) -> str:
         return etags.of(self.session, self.memory)
 
+    def get(self, request: Request, session_id: str) -> Response:
+        # A view without parameters ignores the query string.
+        query = {} if self.query_class is Nothing else self.query()
+        if etags.matches(request.headers.get("If-None-Match"), self.tag()):
+            return Response(status=304)
+        return self.shown(query)
+
+    @abc.abstractmethod
+    def shown(self, query: dict[str, Any]) -> Response:
+        """Return the response with the current state."""
+
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
         response = super().finalize_response(request, response, *args, **kwargs)
         if request.method in ("GET", "HEAD") and response.status_code in (200, 304):
             response["ETag"] = self.tag()
         return response
-
-    def unchanged(self) -> bool:
-        """Return whether the client already has the current state."""
-        return etags.matches(self.request.headers.get("If-None-Match"), self.tag())
 
 
 @contextlib.contextmanager
@@ -348,7 +355,7 @@ def ids_in_body() -> Iterator[None]:
     try:
         yield
     except UnknownMessage as error:
-        raise Problem(409, "unknown_message", str(error)) from None
+        raise problems.Problem(409, "unknown_message", str(error)) from None
 
 
 def as_uuid(text: str) -> Any:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import collections
 import copy
-import dataclasses
 import logging
 import random
 import re
@@ -24,7 +23,7 @@ import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Self
+from typing import Any, NamedTuple
 
 from asgiref.sync import sync_to_async
 from django.contrib.auth.middleware import AuthenticationMiddleware
@@ -41,10 +40,9 @@ from django_convmemory import models
 from django_convmemory.api import conf, throttles
 from django_convmemory.api.formats import EventStreamRenderer, UTF8JSONRenderer
 from django_convmemory.api.problems import Problem
-from django_convmemory.api.serializers.contexts import SummarySerializer
-from django_convmemory.api.serializers.sessions import StatusSerializer
+from django_convmemory.api.serializers.sessions import StatusSerializer, SummarySerializer
 from django_convmemory.api.views.base import ScopedView
-from django_convmemory.operations.events import HEADERS
+from django_convmemory.operations import events
 from django_convmemory.store import columns
 
 logger = logging.getLogger(__name__)
@@ -86,24 +84,21 @@ class SessionEvents(ScopedView):
     def get(self, request: Request, session_id: str) -> HttpResponseBase:
         self.query()
         seen = Seen.from_id(request.headers.get("Last-Event-ID"))
-        response: HttpResponseBase
         if isinstance(self.arrived, ASGIRequest) and request.method != "HEAD":
-            response = StreamingHttpResponse(self._stream(seen), content_type=EventStreamRenderer.media_type)
-        else:
-            # A stream would occupy a thread of a WSGI server. The client asks again, with the last id.
-            text = retry(_ASK_AGAIN) + news(self.session, seen)[0]
-            response = HttpResponse(text, content_type=EventStreamRenderer.media_type)
-        for name, value in HEADERS.items():
-            response[name] = value
-        return response
+            return StreamingHttpResponse(self._stream(seen), content_type=events.MEDIA_TYPE, headers=events.HEADERS)
+        # A stream would occupy a thread of a WSGI server. The client asks again, with the last id.
+        text = retry(_ASK_AGAIN) + news(self.session, seen)[0]
+        return HttpResponse(text, content_type=events.MEDIA_TYPE, headers=events.HEADERS)
 
     def _stream(self, seen: Seen | None) -> Stream:
         client = throttles.client_of(self.request, self.scope)
         stream = Stream(client, self.session, seen, self._admits)
         most = conf.limits().max_event_streams
-        if not admit(stream, most):
-            detail = f"You follow {most} conversations already. Close one, or poll its status."
-            raise Problem(429, "too_many_streams", detail)
+        with _lock:
+            if sum(other.client == client for other in _open) >= most:
+                detail = f"You follow {most} conversations already. Close one, or poll its status."
+                raise Problem(429, "too_many_streams", detail)
+            _open.add(stream)
         return stream
 
     def _admits(self) -> bool:
@@ -147,8 +142,7 @@ def _anew(request: HttpRequest) -> HttpRequest:
 _ID = re.compile(r"([0-9]{1,18})-([0-9]{1,18})-([0-9]{1,18})-([a-z])", re.ASCII)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(NamedTuple):
     """What a reader has seen of a session. Its text is the id of an event."""
 
     position: int
@@ -158,12 +152,12 @@ class Seen:
     state: str
 
     @classmethod
-    def all_of(cls, session: models.Session) -> Self:
+    def all_of(cls, session: models.Session) -> Seen:
         """Return what somebody has seen who has seen everything. ``session`` must have been read ``with_clock``."""
         return cls(session.last_position, session.epoch, session.current_version, session.state[0])
 
     @classmethod
-    def from_id(cls, text: str | None) -> Self | None:
+    def from_id(cls, text: str | None) -> Seen | None:
         """Return what the id of an event says. None for an id that this release does not know, and without an id."""
         match = _ID.fullmatch(text or "")
         return match and cls(int(match[1]), int(match[2]), int(match[3]), match[4])
@@ -190,15 +184,15 @@ def news(session: models.Session, seen: Seen | None) -> tuple[str, Seen]:
             session=session, session__epoch=session.epoch, position__gt=seen.position
         )
         for message in messages.order_by("position", "session_id")[:MAX_MESSAGES]:
-            seen = dataclasses.replace(seen, position=message.position)
+            seen = seen._replace(position=message.position)
             texts.append(_event("message", columns.stored_of_row(message).to_json(), seen))
     if seen.version != now.version:
         summaries = models.Summary.objects.using(session._state.db).filter(session=session)
         for summary in summaries.filter(session__epoch=session.epoch, version=now.version):
-            seen = dataclasses.replace(seen, version=summary.version)
+            seen = seen._replace(version=summary.version)
             texts.append(_event("summary", SummarySerializer(summary).data, seen))
     if seen.state != now.state:
-        seen = dataclasses.replace(seen, state=now.state)
+        seen = seen._replace(state=now.state)
         texts.append(_event("state", StatusSerializer(session).data, seen))
     return "".join(texts), seen
 
@@ -233,7 +227,7 @@ class Stream:
         self._sent_at = began
         # At random, so that the streams that begin after a restart do not all end or check at the same time.
         self.check_at = began + CHECK * random.uniform(0.5, 1)  # noqa: S311
-        self._ends_at = began + LIFE * random.uniform(0.8, 1)  # noqa: S311
+        self.ends_at = began + LIFE * random.uniform(0.8, 1)  # noqa: S311
 
     async def __aiter__(self) -> AsyncIterator[str]:
         try:
@@ -258,7 +252,7 @@ class Stream:
         Without ``may_check``, access is checked only if the session has another owner now.
         """
         now = time.monotonic()
-        if session is None or self.is_over(now):
+        if session is None or now >= self.ends_at:
             return None
         owner = _owner(session)
         if owner != self._owner or (may_check and now >= self.check_at):
@@ -272,23 +266,11 @@ class Stream:
             self._sent_at = now
         return text
 
-    def is_over(self, now: float) -> bool:
-        """Return whether the stream has lived long enough."""
-        return now >= self._ends_at
-
 
 _lock = threading.Lock()
-# Weak, because a response may get lost before it is sent: the client has gone, or a middleware has raised an error.
+# Those of this process. Weak, because a response may get lost before it is sent: the client has gone, or a middleware
+# has raised an error.
 _open: weakref.WeakSet[Stream] = weakref.WeakSet()
-
-
-def admit(stream: Stream, most: int) -> bool:
-    """Count the stream among the open ones, unless its client has ``most`` open in this process. Return whether."""
-    with _lock:
-        if sum(other.client == stream.client for other in _open) >= most:
-            return False
-        _open.add(stream)
-        return True
 
 
 class _Poller:
@@ -321,15 +303,11 @@ class _Poller:
         try:
             while self._waiting:
                 await asyncio.sleep(POLL)
-                streams = list(self._waiting)
-                answers: dict[Stream, str | None]
                 if _server_stops():
-                    answers = dict.fromkeys(streams)
-                else:
-                    answers = await loop.run_in_executor(executor, _look, streams, send)
-                self._answer(answers)
+                    break
+                self._answer(await loop.run_in_executor(executor, _look, list(self._waiting), send))
         finally:
-            # None waits here, unless a look has failed or the server ends.
+            # None waits here, unless a look has failed or the server stops.
             self._answer(dict.fromkeys(self._waiting))
             executor.submit(connections.close_all)
             executor.shutdown(wait=False)
@@ -375,7 +353,7 @@ def _look(
         # The streams stay: if they ended, all clients would come back at once to a database that is in trouble.
         logger.exception("The events of %d streams could not be read. The next try is in %s s.", len(streams), POLL)
         now = time.monotonic()
-        answers |= {stream: None for stream in streams if stream not in answers and stream.is_over(now)}
+        answers |= {stream: None for stream in streams if stream not in answers and now >= stream.ends_at}
     finally:
         # As at the end of a request: CONN_MAX_AGE decides.
         close_old_connections()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import functools
 import hashlib
 import re
 import uuid
@@ -16,15 +17,7 @@ from rest_framework.throttling import BaseThrottle
 from django_convmemory import models, tokens
 from django_convmemory.api import conf, etags, pagination
 from django_convmemory.api.problems import Problem
-from django_convmemory.api.serializers import contexts
-from django_convmemory.api.serializers.base import PageQuery
-from django_convmemory.api.serializers.messages import (
-    MessageChanges,
-    MessageQuery,
-    NewMessages,
-    Redaction,
-    Replacement,
-)
+from django_convmemory.api.serializers import base, messages, sessions
 from django_convmemory.api.throttles import AppendThrottle
 from django_convmemory.api.views.base import WRITE_ANY_ROLE, KeyedView, ScopedView, TaggedView, as_uuid, ids_in_body
 from django_convmemory.context.assembly import Context
@@ -49,14 +42,11 @@ class StoringView(KeyedView):
 
     def stored(self, body: dict[str, Any], store: Callable[..., Receipt], *, locks: bool = False) -> Response:
         """Store the messages of the body by ``store``, and return the response with what is stored."""
-        messages: list[ChatMessage] = body["messages"]
-        self._check_roles(messages, usage="usage" in body)
-        self.check_sizes(messages)
-        receipt = self.once(
-            lambda: store(*messages, idempotency_key=self.idempotency_key, usage=body.get("usage")),
-            self._has_stored,
-            locks=locks,
-        )
+        new: list[ChatMessage] = body["messages"]
+        self._check_roles(new, usage="usage" in body)
+        self.check_sizes(new)
+        work = functools.partial(store, *new, idempotency_key=self.idempotency_key, usage=body.get("usage"))
+        receipt = self.once(work, self._has_stored, locks=locks)
         rows = self.session.convmemory_messages.using(self.using).filter(public_id__in=receipt.ids)
         content = {"messages": represented(rows.order_by("position"))}
         headers = {"ETag": etags.of_messages(self.reread(self.session))}
@@ -68,8 +58,8 @@ class StoringView(KeyedView):
         used = keys.filter(key_hash=hashlib.sha256(key.encode()).hexdigest())
         return used.exists() and not used.forgotten().exists()
 
-    def _check_roles(self, messages: list[ChatMessage], *, usage: bool) -> None:
-        refused = sorted({message.role for message in messages} - set(conf.limits().writable_roles))
+    def _check_roles(self, new: list[ChatMessage], *, usage: bool) -> None:
+        refused = sorted({message.role for message in new} - set(conf.limits().writable_roles))
         if not (refused or usage) or self.may_write_any_role:
             return
         if refused:
@@ -79,35 +69,28 @@ class StoringView(KeyedView):
             detail = f"Sending usage requires the permission {WRITE_ANY_ROLE}. Leave usage out."
         raise Problem(403, "role_not_allowed", detail)
 
-    def check_sizes(self, messages: list[ChatMessage]) -> None:
+    def check_sizes(self, new: list[ChatMessage]) -> None:
         """Raise a 413 for a message with more tokens than the site allows."""
         limit = conf.limits().max_message_tokens or self.memory.options.max_context_tokens
         if limit is None:
             return
-        for index, message in enumerate(messages):
+        for index, message in enumerate(new):
             size = tokens.measure(message, self.memory.counter, limit)
             if size > limit and not self.may_write_any_role:
-                raise Problem(
-                    413,
-                    "message_too_large",
-                    f"The message has about {size} tokens; the limit is {limit}. Shorten it, or divide it.",
-                    pointer=f"/messages/{index}",
-                )
+                detail = f"The message has about {size} tokens; the limit is {limit}. Shorten it, or divide it."
+                raise Problem(413, "message_too_large", detail, pointer=f"/messages/{index}")
 
 
 class MessageList(TaggedView, StoringView):
     """All messages of the session, folded ones included."""
 
-    serializer_class = NewMessages
-    query_class = MessageQuery
+    serializer_class = messages.NewMessages
+    query_class = messages.MessageQuery
 
     def tag(self) -> str:
         return etags.of_messages(self.session)
 
-    def get(self, request: Request, session_id: str) -> Response:
-        query = self.query()
-        if self.unchanged():
-            return Response(status=304)
+    def shown(self, query: dict[str, Any]) -> Response:
         bounds = {name: query[name] for name in ("position__gt", "position__lt") if name in query}
         rows = self.session.convmemory_messages.using(self.using).filter(**bounds)
         sign = query["ordering"].removesuffix("position")
@@ -122,15 +105,15 @@ class MessageList(TaggedView, StoringView):
 class MessageReplacement(StoringView):
     """Replace the end of the conversation. If-Match keeps the request from deleting what the client has not seen."""
 
-    serializer_class = Replacement
+    serializer_class = messages.Replacement
 
     def post(self, request: Request, session_id: str) -> Response:
         etags.require_header(self.if_match)
         body = self.body()
 
-        def replace(*messages: ChatMessage, **options: Any) -> Receipt:
+        def replace(*new: ChatMessage, **options: Any) -> Receipt:
             after = 0 if body["after"] is None else self.position_of(body["after"])
-            return self.handle.replace(after, *messages, **options)
+            return self.handle.replace(after, *new, **options)
 
         with ids_in_body():
             return self.stored(body, replace, locks=True)
@@ -139,7 +122,7 @@ class MessageReplacement(StoringView):
 class MessageDetail(ScopedView):
     """One message."""
 
-    serializer_class = MessageChanges
+    serializer_class = messages.MessageChanges
 
     def get(self, request: Request, session_id: str, message_id: str) -> Response:
         return Response(self._represented(as_uuid(message_id)))
@@ -161,7 +144,7 @@ class MessageDetail(ScopedView):
 class MessageRedaction(ScopedView):
     """Empty a message permanently."""
 
-    serializer_class = Redaction
+    serializer_class = messages.Redaction
 
     def post(self, request: Request, session_id: str, message_id: str) -> Response:
         forks = self.body()["forks"]
@@ -172,12 +155,9 @@ class MessageRedaction(ScopedView):
 class ContextDetail(TaggedView):
     """The context: what a model is sent next."""
 
-    query_class = contexts.ContextQuery
+    query_class = sessions.ContextQuery
 
-    def get(self, request: Request, session_id: str) -> Response:
-        query = self.query()
-        if self.unchanged():
-            return Response(status=304)
+    def shown(self, query: dict[str, Any]) -> Response:
         budget, own_budget = query.get("max_tokens"), self.memory.options.max_context_tokens
         if budget is not None and own_budget is not None:
             budget = min(budget, own_budget)
@@ -192,7 +172,7 @@ class ContextDetail(TaggedView):
             "omitted": context.omitted,
             "over_budget": context.over_budget,
             "pending": context.pending,
-            "recalled": contexts.QuoteSerializer(context.recalled, many=True).data,
+            "recalled": sessions.QuoteSerializer(context.recalled, many=True).data,
             "revision": context.revision,
         }
         return Response(answer)
@@ -203,29 +183,23 @@ def _content(context: Context, form: str) -> dict[str, Any]:
         return {"text": context.to_text()}
     if form == "openai":
         return {"messages": context.to_openai()}
-    return {
-        "messages": [
-            {
-                "part": part.name,
-                "position": part.position,
-                "tokens": part.tokens,
-                "message": part.message.to_openai(),
-            }
-            for part in context.parts
-        ]
-    }
+    parts = [
+        {"part": part.name, "position": part.position, "tokens": part.tokens, "message": part.message.to_openai()}
+        for part in context.parts
+    ]
+    return {"messages": parts}
 
 
 class SummaryList(ScopedView):
     """The versions of the summary, newest first."""
 
-    query_class = PageQuery
+    query_class = base.PageQuery
 
     def get(self, request: Request, session_id: str) -> Response:
         query = self.query()
         rows = self.session.convmemory_summaries.using(self.using)
         return self.page(
-            rows, ("-version",), query.get("limit"), lambda page: contexts.SummarySerializer(page, many=True).data
+            rows, ("-version",), query.get("limit"), lambda page: sessions.SummarySerializer(page, many=True).data
         )
 
 
@@ -237,7 +211,7 @@ class SummaryDetail(ScopedView):
         row = rows.filter(version=version).first() if re.fullmatch("[0-9]{1,15}", version) else None
         if row is None:
             raise Problem(404, "unknown_version", "The session has no summary with this version.")
-        return Response(contexts.SummarySerializer(row).data)
+        return Response(sessions.SummarySerializer(row).data)
 
 
 class SearchView(ScopedView):
@@ -251,18 +225,13 @@ class SearchView(ScopedView):
         size = query.get("limit", conf.limits().default_page_size)
         # The messages of a page are as many as another list may have, neighbours included.
         size = min(size, max(1, conf.limits().max_page_size // (2 * query["neighbours"] + 1)))
-
-        def find(offset: int, limit: int) -> Any:
-            return memories[alias].search(
-                query["q"], limit=limit, offset=offset, neighbours=query["neighbours"], **where
-            )
-
+        find = functools.partial(memories[alias].search, query["q"], neighbours=query["neighbours"], **where)
         hits = paginator.page(self.request, find, size)
-        sessions = self.sessions_of(hits)
+        rows = self.sessions_of(hits)
         # A session may be gone since it was searched.
-        hits = [hit for hit in hits if hit.session.name_hash in sessions]
-        context = {"url": self.url, "sessions": sessions}
-        return self.get_paginated_response(contexts.HitSerializer(hits, many=True, context=context).data)
+        hits = [hit for hit in hits if hit.session.name_hash in rows]
+        context = {"url": self.url, "sessions": rows}
+        return self.get_paginated_response(sessions.HitSerializer(hits, many=True, context=context).data)
 
     @abc.abstractmethod
     def sessions_of(self, hits: list[Hit]) -> dict[str, models.Session]:
@@ -272,7 +241,7 @@ class SearchView(ScopedView):
 class SearchAll(SearchView):
     """The messages that match a query, of all sessions that the request reaches in one memory."""
 
-    query_class = contexts.SearchAllQuery
+    query_class = sessions.SearchAllQuery
 
     def get(self, request: Request) -> Response:
         query = self.query()
@@ -293,7 +262,7 @@ class SearchAll(SearchView):
 class SearchSession(SearchView):
     """The messages of a session that match a query."""
 
-    query_class = contexts.SearchSessionQuery
+    query_class = sessions.SearchSessionQuery
 
     def get(self, request: Request, session_id: str) -> Response:
         query = self.query()

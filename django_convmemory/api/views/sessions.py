@@ -30,14 +30,7 @@ class SessionList(KeyedView):
     query_class = sessions.SessionQuery
     post_throttle = CreateThrottle
 
-    _ORDERINGS = {
-        "-created": ("-id",),
-        "created": ("id",),
-        "-updated": ("-updated_at", "-id"),
-        "updated": ("updated_at", "id"),
-        "-starred": ("-starred_at", "-id"),
-        "starred": ("starred_at", "id"),
-    }
+    _ORDERINGS = {"created": ("id",), "updated": ("updated_at", "id"), "starred": ("starred_at", "id")}
     # The other parameters are lookups.
     _NO_LOOKUPS = frozenset({"cursor", "limit", "ordering", "state", "archived", "starred"})
 
@@ -49,11 +42,13 @@ class SessionList(KeyedView):
             rows = rows.in_state(query["state"])
         if query["archived"] != "any":
             rows = rows.filter(archived_at__isnull=query["archived"] == "false")
+        _, descending, by = query["ordering"].rpartition("-")
         # Those that are not starred have no time by which they could be in order.
-        starred = "true" if query["ordering"].endswith("starred") else query["starred"]
+        starred = "true" if by == "starred" else query["starred"]
         if starred != "any":
             rows = rows.filter(starred_at__isnull=starred == "false")
-        response = self.page(rows, self._ORDERINGS[query["ordering"]], query.get("limit"), self._listed)
+        ordering = tuple(f"{descending}{column}" for column in self._ORDERINGS[by])
+        response = self.page(rows, ordering, query.get("limit"), self._listed)
         tag = etags.of_content(response.data)
         if etags.matches(request.headers.get("If-None-Match"), tag):
             return Response(status=304, headers={"ETag": tag})
@@ -81,9 +76,7 @@ class SessionDetail(TaggedView):
     def get_queryset(self) -> models.SessionQuerySet:
         return self.with_parent(super().get_queryset())
 
-    def get(self, request: Request, session_id: str) -> Response:
-        if self.unchanged():
-            return Response(status=304)
+    def shown(self, query: dict[str, Any]) -> Response:
         return Response(self.represent(self.session))
 
     def patch(self, request: Request, session_id: str) -> Response:
@@ -100,9 +93,7 @@ class SessionDetail(TaggedView):
 class SessionStatus(TaggedView):
     """The state of compaction, for a page that waits for it."""
 
-    def get(self, request: Request, session_id: str) -> Response:
-        if self.unchanged():
-            return Response(status=304)
+    def shown(self, query: dict[str, Any]) -> Response:
         return Response(sessions.StatusSerializer(self.session).data)
 
 
@@ -211,11 +202,7 @@ class Export(ScopedView):
         first = list(itertools.islice(pieces, 1))
         if not first:
             self.reread(self.session)
-        return StreamingHttpResponse(
-            itertools.chain(first, pieces),
-            content_type=JSONLinesRenderer.media_type,
-            headers={
-                "Content-Disposition": f'attachment; filename="{self.session.public_id}.jsonl"',
-                "X-Accel-Buffering": "no",
-            },
-        )
+        disposition = f'attachment; filename="{self.session.public_id}.jsonl"'
+        headers = {"Content-Disposition": disposition, "X-Accel-Buffering": "no"}
+        content = itertools.chain(first, pieces)
+        return StreamingHttpResponse(content, content_type=JSONLinesRenderer.media_type, headers=headers)

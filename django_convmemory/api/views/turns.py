@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
@@ -40,17 +39,10 @@ class TurnView(StoringView):
 
     post_throttle: type[BaseThrottle] | None = None
 
-    @functools.cached_property
-    def responder(self) -> Callable[[Turn], Any]:
-        """The site's function."""
-        responder = conf.responder()
-        if responder is None:
-            raise NotFound('The site answers no questions here: CONVMEMORY_API has no "RESPONDER".')
-        return responder
-
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)
-        self.responder  # noqa: B018  after the session was found
+        if conf.responder() is None:
+            raise NotFound('The site answers no questions here: CONVMEMORY_API has no "RESPONDER".')
 
     def turn_of(self, question_id: str) -> Turn:
         """Return the turn of the question with this id, as it is now. Raises a 404."""
@@ -90,7 +82,7 @@ class TurnList(TurnView):
             self.check_sizes([message])
         asked: dict[str, Any] = {"key": key, "edit": edit, "again": again, "revision": self.revision, "wait": self.wait}
         with ids_in_body():
-            stream = self.handle.stream_answer(message, self.responder, **asked, **conf.responder_options(request))
+            stream = self.handle.stream_answer(message, conf.responder(), **asked, **conf.responder_options(request))
         stream.turn.request = request
         if isinstance(request.accepted_renderer, EventStreamRenderer):
             return stream.response(request._request)

@@ -85,7 +85,7 @@ def of(sentence: str, speakers: frozenset[str] = frozenset()) -> Concepts:
             numbers.add(number)
         elif wide:
             pairs = (wide[i : i + 2] for i in range(len(wide) - 1)) if len(wide) > 1 else (wide,)
-            plain.update(pair for pair in pairs if not _is_grammar(pair))
+            plain.update(pair for pair in pairs if pair not in _PAIRS and _CHARACTERS.isdisjoint(pair))
         elif len(text) <= _LONGEST_WORD:
             word = text.lower().replace("’", "'").removesuffix("'s")
             if not word.isalpha() and any(character.isdigit() for character in word):
@@ -94,11 +94,6 @@ def of(sentence: str, speakers: frozenset[str] = frozenset()) -> Concepts:
                 is_name = text[0].isupper() and (index > 0 or text[1:2].isupper())
                 (named if is_name else plain).add(word[:_STEM_LENGTH])
     return Concepts(frozenset().union(plain, named, numbers), frozenset(named), frozenset(numbers))
-
-
-def _is_grammar(pair: str) -> bool:
-    """Whether a pair of Chinese characters carries no content."""
-    return pair in _PAIRS or not _CHARACTERS.isdisjoint(pair)
 
 
 def weights(sentences: Sequence[Concepts]) -> Mapping[str, float]:
@@ -141,32 +136,29 @@ _CODE = re.compile(
     re.VERBOSE,
 )
 
-# By weight: words, and what does not begin with a letter of English, in lower case. Each row counts once in a sentence.
+# Words, and what does not begin with a letter of English, in lower case. Each row counts once in a sentence.
+_SIGNAL_WEIGHT = 1.5
 _FORMS = (
     # Amounts, which have no words of their own.
     (
-        1.5,
         "(?!)",
         r"""[$€£¥]\s?\d | \d(?!\d)(?:\s?(?:[$€£¥%]|(?:euros?|dollars?|pounds?|bucks|percent|mg|g|kg|km|miles|minutes
           |hours)\b) | \s*(?:元|块|公里|分钟|小时|平米))""",
     ),
     # Dates and times.
     (
-        1.5,
         rf"{_MONTH} | {_DAY}",
         r"""\b(?:\d{1,2}:\d\d | \d{1,2}\s?(?:am|pm) | \d{4}-\d\d-\d\d)\b
         | \d(?!\d)\s*[月日号点] | (?:周|星期|礼拜)[一二三四五六日天]""",
     ),
     # What belongs to the speaker, and what it is.
     (
-        1.5,
         r"""(?:my|our|your)\ (?:[\w'’-]+\ ){1,4}(?:is|are|was|were|'s|’s|has|have|will|hates?|loves?|likes?|gets?|lives?
           |works?) | named | called | names?""",
         "(?:我|我们|您|你)(?:的|家)?[^，。！？]{0,8}(?:叫|是|为) | 名字",
     ),
     # The state of the speaker.
     (
-        1.5,
         r"""(?:i|we)(?:\ am|['’]m|\ are|['’]re|['’]ve\ been|\ have\ been)\ (?:an?|the|from|in|at|on|allergic|married
           |single)
         | (?:i|we)\ (?:\w+ly\ |also\ |still\ |now\ )?(?:work|live|study|have|own|drive|ride|take|pay|grew|moved|come
@@ -175,14 +167,12 @@ _FORMS = (
     ),
     # Preferences and habits.
     (
-        1.5,
         r"""favou?rite|prefer\w*|allerg\w+|vegan|vegetarian|hates?|dislikes?|fan\ of|(?:can['’]?t|cannot)\ stand|always
         |never | (?:i|we)\ (?:\w+ly\ )?(?:like|love|enjoy) | no\ \w+\ for\ (?:me|us)""",
         "喜欢|讨厌|爱吃|最爱|不吃|不喝|过敏|从来|从不|习惯|宁愿|更愿意",
     ),
     # Decisions, promises and dates that are fixed.
     (
-        1.5,
         r"""decided|agreed|promised?|booked|booking|reserved|confirmed|scheduled|settled|appointment|deadline|due|expires?
         |remind|remember|meet|plan(?:s|ning)?\ to|going\ to|moving|want\ to|must|has\ to|have\ to
         | (?:i|we)(?:['’]ll|\ will)""",
@@ -195,9 +185,9 @@ def _form(words: str, others: str) -> re.Pattern[str]:
     return re.compile(rf"\b(?=[a-z])(?:{words})\b | (?![a-z\s])(?:{others})", re.VERBOSE)
 
 
-_SIGNALS = tuple((weight, _form(words, others)) for weight, words, others in _FORMS)
+_SIGNALS = tuple(_form(words, others) for words, others in _FORMS)
 # Most sentences of a pasted table have none of them. One search says so.
-_ANY_SIGNAL = _form("|".join(words for _, words, _ in _FORMS), "|".join(others for _, _, others in _FORMS))
+_ANY_SIGNAL = _form("|".join(words for words, _ in _FORMS), "|".join(others for _, others in _FORMS))
 
 _GREETING = re.compile(
     r"""\W*(?:hi|hello|hey|good\ (?:morning|afternoon|evening|night)|(?:it['’]?s\ )?(?:so\ )?(?:nice|good|great
@@ -223,7 +213,7 @@ _ABOUT_THE_BOT = re.compile(
 def signals_of_a_fact(sentence: str) -> float:
     """Return how much ``sentence`` has the form of a lasting fact, besides identifiers: 0 has no signal."""
     lower = sentence.lower()
-    return sum([weight for weight, form in _SIGNALS if form.search(lower)]) if _ANY_SIGNAL.search(lower) else 0.0
+    return _SIGNAL_WEIGHT * sum([bool(form.search(lower)) for form in _SIGNALS]) if _ANY_SIGNAL.search(lower) else 0.0
 
 
 def has_identifier(sentence: str) -> bool:

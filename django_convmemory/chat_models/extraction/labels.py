@@ -169,11 +169,8 @@ def speakers(turns: Sequence[messages.ChatMessage], known: Collection[str] = ())
     ``known`` are the speakers of the summary so far. No text can take the label of a role, or of another speaker.
     """
     roles = _CHINESE_SPEAKERS if sentences.is_chinese("".join(turn.text[:100] for turn in turns[:20])) else _SPEAKERS
-    roles_of_name: dict[str, set[str]] = {}
-    for turn in turns:
-        if turn.name and turn.role != "tool":
-            roles_of_name.setdefault(key(turn.name), set()).add(turn.role)
-    shared = frozenset(name for name, name_roles in roles_of_name.items() if len(name_roles) > 1)
+    uses = {(key(turn.name), turn.role) for turn in turns if turn.name and turn.role != "tool"}
+    shared = frozenset(name for name, count in Counter(name for name, _ in uses).items() if count > 1)
     own = [_label(turn, roles, shared) for turn in turns]
     prefixes = _prefixes(turns, own, known)
     return [_speaker_and_text(turn, label, prefixes) for turn, label in zip(turns, own, strict=True)]

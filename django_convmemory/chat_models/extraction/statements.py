@@ -135,16 +135,13 @@ def of_summary(summary: str) -> list[Statement]:
 
 def _in_quotes(spoken: Iterable[Statement], names: frozenset[str]) -> list[Statement]:
     """Return the statements, with those marked as quoted that could pass for another speaker's, or for a day."""
-    return [
-        dataclasses.replace(statement, quoted=True)
-        if not statement.quoted
-        and (
-            labels.begins_with_label(statement.text, names)
-            or (not statement.speaker and could_be_read_as_labelled(statement.text))
-        )
-        else statement
-        for statement in spoken
-    ]
+
+    def marked(statement: Statement) -> Statement:
+        could_pass = not statement.speaker and could_be_read_as_labelled(statement.text)
+        is_new = not statement.quoted and (could_pass or labels.begins_with_label(statement.text, names))
+        return dataclasses.replace(statement, quoted=True) if is_new else statement
+
+    return list(map(marked, spoken))
 
 
 def could_be_read_as_labelled(line: str) -> bool:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import tempfile
 from collections import Counter
-from collections.abc import Generator, Iterator
-from contextlib import closing
-from typing import Any
+from collections.abc import Generator, Iterator, Mapping
+from typing import IO, Any
 
 from django.contrib.auth import get_user_model
 from django.db.models import F
@@ -45,10 +45,18 @@ def _pieces(row: Any, using: str) -> Generator[str, None, int]:
     memory up to a limit.
     """
     while True:
-        with closing(_Transcript()) as transcript:
-            if not _transcribe(row.pk, using, transcript):
+        with contextlib.ExitStack() as files:
+            parts = {
+                name: files.enter_context(
+                    tempfile.SpooledTemporaryFile(_IN_MEMORY, "w+", encoding="utf-8", newline="\n")
+                )
+                for name in _PARTS
+            }
+            transcribed = _transcribe(row.pk, using, parts)
+            if transcribed is None:
                 continue
-            if transcript.counts["messages"]:
+            messages, created_at = transcribed
+            if messages:
                 fields = _given(
                     key=row.key,
                     owner=None if row.login is None else str(row.login),
@@ -57,103 +65,78 @@ def _pieces(row: Any, using: str) -> Generator[str, None, int]:
                     metadata=row.metadata or None,
                     archived_at=row.archived_at and clock.aware(row.archived_at, using).isoformat(),
                     starred_at=row.starred_at and clock.aware(row.starred_at, using).isoformat(),
-                    created_at=transcript.created_at,
+                    created_at=created_at,
                 )
                 yield _json(fields)[:-1]
-                yield from transcript.pieces()
+                for name, part in parts.items():
+                    yield from _piece_by_piece(name, part)
                 yield "}\n"
-            return transcript.counts["messages"]
+            return messages
 
 
-# The lists and objects of a record, with their brackets.
+# The lists and objects of a record, with their brackets. Each is written into a file, with a comma before each entry,
+# and held in memory up to a limit.
 _PARTS = {"messages": "[]", "notes": "{}", "ids": "[]", "used_keys": "[]"}
 
 
-class _Transcript:
-    """The parts of a record, and the time of the first message. Each part is held in memory up to a limit."""
-
-    def __init__(self) -> None:
-        self.created_at = ""
-        self.counts = dict.fromkeys(_PARTS, 0)
-        self._files = {
-            name: tempfile.SpooledTemporaryFile(_IN_MEMORY, "w+", encoding="utf-8", newline="\n")  # noqa: SIM115
-            for name in _PARTS
-        }
-
-    def add(self, name: str, text: str) -> None:
-        """Add an entry to a part."""
-        self._files[name].write("," + text if self.counts[name] else text)
-        self.counts[name] += 1
-
-    def pieces(self) -> Iterator[str]:
-        for name, brackets in _PARTS.items():
-            if self.counts[name]:
-                yield f',"{name}":{brackets[0]}'
-                self._files[name].seek(0)
-                while piece := self._files[name].read(_CHUNK):
-                    yield piece
-                yield brackets[1]
-
-    def close(self) -> None:
-        for file in self._files.values():
-            file.close()
+def _piece_by_piece(name: str, part: IO[str]) -> Iterator[str]:
+    """Yield a part of a record. Without entries it is left out."""
+    part.seek(0)
+    if part.read(1):  # The comma before the first entry.
+        yield f',"{name}":{_PARTS[name][0]}'
+        while piece := part.read(_CHUNK):
+            yield piece
+        yield _PARTS[name][1]
 
 
-def _transcribe(session_id: int, using: str, transcript: _Transcript) -> bool:
-    """Write the messages of a session, and what belongs to them.
+def _transcribe(session_id: int, using: str, parts: Mapping[str, IO[str]]) -> tuple[int, str] | None:
+    """Write the messages of a session, and what belongs to them. Return their number, and the time of the first one.
 
-    Return False if messages were removed or redacted meanwhile. They have to be read again.
+    Return None if messages were removed or redacted meanwhile. They have to be read again.
     """
     epochs = models.Session.objects.using(using).filter(pk=session_id).values_list("epoch", flat=True)
     epoch = epochs.first()
+    count, first_time = 0, ""
     # Before the messages, so that no key is of a message that was appended since.
-    for key in _used_keys(session_id, using):
-        transcript.add("used_keys", _json(key))
-    for position, created_at, form, item, redacted_at, public_id, reply_to, cut_off, *stored in _rows(
-        session_id, using
-    ):
+    used_keys = models.UsedKey.objects.using(using).filter(session_id=session_id).order_by("session_id", "key_hash")
+    for key in paged(used_keys, "key_hash", operator.attrgetter("key_hash"), size=_BATCH, after=""):
+        fields = _given(
+            key_hash=key.key_hash,
+            first_position=key.first_position,
+            size=key.size,
+            content=key.content or None,
+            gone_at=key.gone_at and clock.aware(key.gone_at, using).isoformat(),
+        )
+        parts["used_keys"].write(f",{_json(fields)}")
+    rows = models.Message.objects.using(using).filter(session_id=session_id).order_by("session_id", "position")
+    names = ("position", "created_at", *columns.ITEM_NAMES, "redacted_at", "public_id", "reply_to", "cut_off")
+    values = paged(rows.values_list(*names, *columns.READ_NAMES), "position", operator.itemgetter(0), size=_BATCH)
+    for position, created_at, form, item, redacted_at, public_id, reply_to, cut_off, *stored in values:
         message = columns.with_item(columns.message_of(*stored), form, item)
         time = clock.aware(created_at, using).isoformat()
-        transcript.created_at = transcript.created_at or time
+        count += 1
+        first_time = first_time or time
         note = _given(
             kind=None if message.kind == "chat" else message.kind,
             metadata=message.metadata or None,
             format=None if message.format == CHAT else message.format,
             item=message.item,
             # Without the time if it is that of the first message.
-            created_at=None if time == transcript.created_at else time,
+            created_at=None if time == first_time else time,
             redacted=True if redacted_at is not None else None,
             reply_to=reply_to,
             cut_off=cut_off,
         )
         if note:
-            transcript.add("notes", f'"{position}":{_json(note)}')
-        transcript.add("messages", _json(message.as_stored()))
-        transcript.add("ids", f'"{public_id}"')
-    return epochs.first() == epoch
+            parts["notes"].write(f',"{position}":{_json(note)}')
+        parts["messages"].write(f",{_json(message.as_stored())}")
+        parts["ids"].write(f',"{public_id}"')
+    return (count, first_time) if epochs.first() == epoch else None
 
 
 def _given(**fields: Any) -> dict[str, Any]:
     """Return the fields that have a value."""
     return {name: value for name, value in fields.items() if value is not None}
-
-
-def _rows(session_id: int, using: str) -> Iterator[tuple[Any, ...]]:
-    rows = models.Message.objects.using(using).filter(session_id=session_id).order_by("session_id", "position")
-    names = ("position", "created_at", *columns.ITEM_NAMES, "redacted_at", "public_id", "reply_to", "cut_off")
-    yield from paged(rows.values_list(*names, *columns.READ_NAMES), "position", operator.itemgetter(0), size=_BATCH)
-
-
-def _used_keys(session_id: int, using: str) -> Iterator[dict[str, Any]]:
-    rows = models.UsedKey.objects.using(using).filter(session_id=session_id).order_by("session_id", "key_hash")
-    for row in paged(rows, "key_hash", operator.attrgetter("key_hash"), size=_BATCH, after=""):
-        yield _given(
-            key_hash=row.key_hash,
-            first_position=row.first_position,
-            size=row.size,
-            content=row.content or None,
-            gone_at=row.gone_at and clock.aware(row.gone_at, using).isoformat(),
-        )
 
 
 # JSON does not escape the characters that end a line in Unicode. Escaped, a record is one line for every reader. JSON

@@ -6,7 +6,7 @@ import copy
 import math
 import uuid
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from django.contrib.auth import get_user_model
 from django.core.exceptions import ValidationError
@@ -46,17 +46,6 @@ def find_owner(name: str, using: str) -> Any:
         f"There is no user {name!r:.100} in the database {using!r}. An owner is named by what the user logs in with. "
         "Correct the name, or create the user first."
     )
-
-
-class FoldEstimate(NamedTuple):
-    """The model calls that a session will take, and the tokens that they fold.
-
-    ``there`` says that the session exists already, so that nothing is imported.
-    """
-
-    calls: int
-    tokens: int
-    there: bool = False
 
 
 class Importer:
@@ -175,18 +164,21 @@ class Importer:
         )
         return pk
 
-    def expect(self, record: Record) -> FoldEstimate:
-        """Return what folding the session will take after the import. Raises :class:`BadRecord`."""
+    def expect(self, record: Record) -> tuple[int, int] | None:
+        """Return the model calls that folding the session will take after the import, and the tokens that they fold.
+
+        None: the session exists already, so that nothing is imported. Raises :class:`BadRecord`.
+        """
         tokens, memory = self._tokens(record), self.memory
         if self._find(self._session(record)) is not None:
-            return FoldEstimate(0, 0, there=True)
+            return None
         threshold, number = memory.threshold, len(tokens)
         if not (memory.summarizes and threshold.exceeded(tokens=sum(tokens), messages=number, settled=number > 1)):
-            return FoldEstimate(0, 0)
+            return 0, 0
         # As if every message were an exchange. The exchanges of tool calls change the result little.
         folded = sum(tokens[: memory.strategy.plan(tokens, range(len(tokens)))])
         chunk = memory.options.chunk_tokens(threshold.tokens)
-        return FoldEstimate(-(-folded // chunk), folded)
+        return -(-folded // chunk), folded
 
     def _tokens(self, record: Record) -> list[int]:
         """Return the tokens of the messages that can be folded. Raises :class:`BadRecord` for an invalid message."""

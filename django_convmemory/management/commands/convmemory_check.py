@@ -14,7 +14,7 @@ from django_convmemory import models
 from django_convmemory.maintenance import integrity
 from django_convmemory.maintenance.integrity import Finding
 from django_convmemory.management import choices
-from django_convmemory.management.output import counted, printable
+from django_convmemory.management.choices import counted, printable
 from django_convmemory.memory import memories
 
 _ADVICE = (

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from django_convmemory.management import choices, deletion
-from django_convmemory.management.output import interruptible
+from django_convmemory.management import choices
+from django_convmemory.management.choices import interruptible, with_messages
 
 
 class Command(BaseCommand):
@@ -35,25 +36,25 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Ask, and delete the selected sessions."""
         using = choices.database(options)
-        selection = choices.selection(options, using)
-        if selection == choices.ChosenSessions():
+        conditions, selection = choices.selection(options, using)
+        if not conditions:
             raise CommandError("Which sessions should be deleted? Give --owner, --visitor or --key.", returncode=2)
-        sessions = selection.filter(choices.sessions(options, using))
-        totals = deletion.totals(sessions)
-        if totals.sessions and options["interactive"]:
-            self._confirm(totals, selection)
-        if not totals.sessions:
+        sessions = choices.sessions(options, using).filter(**conditions)
+        totals = choices.totals(sessions)
+        if totals["sessions"] and options["interactive"]:
+            self._confirm(with_messages(totals), selection)
+        if not totals["sessions"]:
             result = f"There are no sessions {selection}."
         else:
-            deleted = deletion.Totals(0, 0)
+            deleted: Counter[str] = Counter()
             with interruptible():
                 for alias in list(sessions.order_by("alias").values_list("alias", flat=True).distinct()):
-                    deleted += deletion.delete(sessions.filter(alias=alias))
-            result = f"{deleted} deleted."
+                    deleted += choices.delete(sessions.filter(alias=alias))
+            result = f"{with_messages(deleted)} deleted."
         if options["verbosity"] > 0:
             self.stdout.write(result)
 
-    def _confirm(self, totals: deletion.Totals, selection: choices.ChosenSessions) -> None:
+    def _confirm(self, totals: str, selection: str) -> None:
         if not sys.stdin.isatty():
             raise CommandError(
                 f"This would delete {totals} {selection}. The command asks first, and there is no terminal to ask on. "

@@ -17,7 +17,7 @@ from django_convmemory import models
 from django_convmemory.maintenance.transfer import exporting
 from django_convmemory.maintenance.transfer.records import MAX_LINE, MB
 from django_convmemory.management import choices
-from django_convmemory.management.output import counted, interruptible
+from django_convmemory.management.choices import counted, interruptible
 
 
 class Command(BaseCommand):
@@ -49,8 +49,8 @@ class Command(BaseCommand):
         """Export the selected sessions."""
         using, name = choices.database(options), options["output"]
         aliases = choices.aliases(options, using, removed=True)
-        selection = choices.selection(options, using)
-        sessions = selection.filter(models.Session.objects.using(using).filter(alias__in=aliases))
+        conditions, _ = choices.selection(options, using)
+        sessions = models.Session.objects.using(using).filter(alias__in=aliases, **conditions)
         exported: Counter[str] = Counter()
         with interruptible(), self._output(name) as out:
             size = 0

@@ -17,7 +17,7 @@ from django_convmemory import conf
 from django_convmemory.maintenance.transfer.importing import SAME_NAME, Importer
 from django_convmemory.maintenance.transfer.records import MAX_LINE, MB, BadRecord, Record, read
 from django_convmemory.management import choices
-from django_convmemory.management.output import counted, interruptible, printable
+from django_convmemory.management.choices import counted, interruptible, printable
 
 
 @dataclasses.dataclass(slots=True)
@@ -68,9 +68,10 @@ class _DryRun:
     def take(self, record: Record) -> None:
         expected = self.importer.expect(record)
         self.sessions += 1
-        self.existing += expected.there
-        self.calls += expected.calls
-        self.tokens += expected.tokens
+        self.existing += expected is None
+        calls, tokens = expected or (0, 0)
+        self.calls += calls
+        self.tokens += tokens
         name = (record.owner, record.visitor, record.key)
         if name in self.names:
             raise BadRecord(record.place, SAME_NAME)

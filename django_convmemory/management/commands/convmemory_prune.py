@@ -6,6 +6,7 @@ import datetime as dt
 import itertools
 import operator
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -14,9 +15,8 @@ from django.db.models import QuerySet
 
 from django_convmemory import models
 from django_convmemory.clock import Clock
-from django_convmemory.management import choices, deletion
-from django_convmemory.management.deletion import Totals
-from django_convmemory.management.output import counted, interruptible
+from django_convmemory.management import choices
+from django_convmemory.management.choices import counted, interruptible
 from django_convmemory.store import transactions
 
 # The number of rows in one transaction.
@@ -127,12 +127,12 @@ def _sessions(seconds: int, using: str, aliases: list[str], dry_run: bool) -> st
     sessions = models.Session.objects.using(using).filter(alias__in=aliases)
     inactive = _older(sessions, "updated_at", seconds)
     if dry_run:
-        return str(deletion.totals(inactive))
-    deleted = Totals(0, 0)
+        return choices.with_messages(choices.totals(inactive))
+    deleted: Counter[str] = Counter()
     for ids in _id_ranges(inactive):
         # This deletes the sessions that are still inactive under the lock.
-        deleted += deletion.delete(inactive.filter(pk__range=ids))
-    return str(deleted)
+        deleted += choices.delete(inactive.filter(pk__range=ids))
+    return choices.with_messages(deleted)
 
 
 def _attempts(seconds: int, using: str, aliases: list[str], dry_run: bool) -> str:
@@ -184,19 +184,15 @@ def _unneeded(
 
     A version is kept if it is the current one, or if it is valid and not older than ``before``.
     """
-    rows = {version: (parent, created_at, invalidated_at) for version, parent, created_at, invalidated_at in versions}
-    needed: set[int] = set()
-    for version, (_, created_at, invalidated_at) in rows.items():
-        if version != current and (created_at < before or invalidated_at is not None):
-            continue
-        ancestor: int | None = version
-        while ancestor in rows and ancestor not in needed:
-            needed.add(ancestor)
-            ancestor = rows[ancestor][0]
-    unneeded = [
-        version for version, (_, created_at, _) in rows.items() if version not in needed and created_at < before
-    ]
-    return sorted(unneeded, reverse=True)
+    unneeded: list[int] = []
+    kept: set[int | None] = {current}
+    # A version is newer than the one that it descends from.
+    for version, parent, created_at, invalidated_at in sorted(versions, reverse=True):
+        if version in kept or (invalidated_at is None and created_at >= before):
+            kept.add(parent)
+        elif created_at < before:
+            unneeded.append(version)
+    return unneeded
 
 
 def _delete_versions(session_id: int, using: str, before: dt.datetime) -> int:

@@ -10,7 +10,7 @@ from django_convmemory.contrib.embeddings import vectors
 from django_convmemory.contrib.embeddings.reranker import EmbeddingReranker
 from django_convmemory.exceptions import ChatModelError
 from django_convmemory.management import choices
-from django_convmemory.management.output import counted, interruptible
+from django_convmemory.management.choices import counted, interruptible
 from django_convmemory.memory import memories
 from django_convmemory.store.orm import ORMStore
 

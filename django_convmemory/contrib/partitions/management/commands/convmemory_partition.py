@@ -12,7 +12,7 @@ from django_convmemory.contrib.partitions import conversion
 from django_convmemory.contrib.partitions.conversion import Refused
 from django_convmemory.contrib.partitions.database import PatientDatabase
 from django_convmemory.management import choices
-from django_convmemory.management.output import interruptible
+from django_convmemory.management.choices import interruptible
 from django_convmemory.store import transactions
 
 # More partitions need more locks for a statement about all of them than a server has by default.

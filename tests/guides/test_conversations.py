@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pathlib
 import re
 import sys
 import types
@@ -18,38 +17,21 @@ from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.rules.pause import Reason
 from django_convmemory.testing import ScriptedMemories
+from tests.guides.test_pages import blocks
 from tests.outages import pause_alias
-
-PAGE = (pathlib.Path(__file__).parent.parent / "docs" / "guides" / "conversations.md").read_text(encoding="utf-8")
-PAGE_OF_RELIABILITY = pathlib.Path(__file__).parent.parent / "docs" / "inside" / "reliability.md"
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-
-pytestmark = pytest.mark.django_db
-
-
-def module_of(name: str) -> dict[str, Any]:
-    """Run the blocks of one file: those that name it, and those that follow without a name."""
-    file, code = "", ""
-    for block in BLOCKS:
-        named = re.match(r"# (\w+\.py)\n", block)
-        file = named[1] if named else file
-        code += block + "\n\n" if file == name else ""
-    namespace: dict[str, Any] = {"__name__": "chats.page", "__package__": "chats"}
-    exec(code, namespace)  # noqa: S102
-    return namespace
 
 
 @pytest.fixture
 def views(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The blocks of views.py: the first one names it, and the others follow."""
     site = types.SimpleNamespace(ask=lambda turn: f"I saw {len(turn.context)} messages.")
     monkeypatch.setitem(sys.modules, "chats", types.ModuleType("chats"))
     monkeypatch.setitem(sys.modules, "chats.models", site)
-    return module_of("views.py")
-
-
-@pytest.fixture
-def ann() -> User:
-    return User.objects.create_user("ann")
+    code = "\n\n".join(blocks("conversations"))
+    assert re.findall(r"^# (\w+\.py)$", code, re.MULTILINE) == ["views.py"]
+    namespace: dict[str, Any] = {"__name__": "chats.views", "__package__": "chats"}
+    exec(code, namespace)  # noqa: S102
+    return namespace
 
 
 def call_view(views: dict[str, Any], view: str, user: User, *arguments: str, **data: Any) -> tuple[int, Any]:
@@ -108,8 +90,7 @@ def test_two_ways_and_a_message_taken_back(views: dict[str, Any], ann: User) -> 
 
 
 def test_an_operator_can_try_a_session_during_a_pause(ann: User, convmemory: ScriptedMemories) -> None:
-    page = PAGE_OF_RELIABILITY.read_text(encoding="utf-8")
-    [code] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    [code] = blocks("reliability")
     namespace: dict[str, Any] = {}
     exec(code, namespace)  # noqa: S102
     chat = memories["default"].session("main", owner=ann)
