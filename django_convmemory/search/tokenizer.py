@@ -46,7 +46,18 @@ _EPOCH = dt.date(1970, 1, 1).toordinal()
 
 
 # Latin letters that Unicode does not decompose, and what they are without their accents.
-_WITHOUT_ACCENTS = dict(zip("æðøþđħıłœŧ", ["ae", "d", "o", "th", "d", "h", "i", "l", "oe", "t"], strict=True))
+_WITHOUT_ACCENTS = {
+    "æ": "ae",
+    "ð": "d",
+    "ø": "o",
+    "þ": "th",
+    "đ": "d",
+    "ħ": "h",
+    "ı": "i",
+    "ł": "l",
+    "œ": "oe",
+    "ŧ": "t",
+}
 # What continues a character and is no mark: the other letters of a decomposed Korean syllable, and the marks of
 # half-width Kana.
 _JOINING = "\u1160-\u11ff\uff9e\uff9f"

@@ -272,6 +272,7 @@ def test_a_conversation_moves_up_in_the_list_when_somebody_writes_in_it(modelled
     addresses = []
     for number in range(3):
         begin(page, modelled, f"Conversation {number}.")
+        answered(page, f"Conversation {number}.")  # While a reply is written, nothing can be sent.
         addresses.append(page.url)
     second = page.context.new_page()
 
