@@ -167,16 +167,10 @@ def line(message: ChatMessage) -> str:
     return f"{speaker}: {text}"
 
 
-class _LineCounter:
+class _LineCounter(tokens.TiktokenCounter):
     """Counts the line of a message, as tinygent does, with OpenAI's vocabulary if it is on disk."""
 
     name = "line"
-
-    def __init__(self) -> None:
-        self._texts = tokens.TiktokenCounter()
-
-    def count_text(self, text: str) -> int:
-        return self._texts.count_text(text)
 
     def count(self, message: ChatMessage) -> int:
         return self.count_text(line(message))

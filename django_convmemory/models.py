@@ -341,27 +341,19 @@ _PINNED = COUNTER_COLUMNS.index("pinned")
 
 def counters_of(values: Sequence[Any]) -> Counters:
     """Return the counters from the values of the columns ``COUNTER_COLUMNS``."""
-    pinned = read_pinned(values[_PINNED]) if values[_PINNED] else ()
+    # The text `` 1:35 7:12`` has a position and its tokens for each pinned message.
+    text: str = values[_PINNED]
+    pinned = tuple([Pinned(*map(int, pair.split(":"))) for pair in text.split()]) if text else ()
     return tuple.__new__(Counters, (*values[:_PINNED], pinned, *values[_PINNED + 1 :]))
 
 
 def counter_columns(counters: Counters) -> dict[str, Any]:
     """Return the values of the columns that hold ``counters``."""
     return counters._asdict() | {
-        "pinned": write_pinned(counters.pinned),
+        "pinned": "".join(f" {message.position}:{message.tokens}" for message in counters.pinned),
         "pinned_count": len(counters.pinned),
         "pinned_tokens": sum(pinned.tokens for pinned in counters.pinned),
     }
-
-
-def read_pinned(text: str) -> tuple[Pinned, ...]:
-    """Read the text in which a row has its pinned messages: `` 1:35 7:12``, a position and its tokens."""
-    return tuple([Pinned(*map(int, pair.split(":"))) for pair in text.split()])
-
-
-def write_pinned(pinned: tuple[Pinned, ...]) -> str:
-    """Return the text that :func:`read_pinned` reads."""
-    return "".join(f" {message.position}:{message.tokens}" for message in pinned)
 
 
 # The columns of a session that is not due, has no lease and has not failed, as they are in a new session.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from django_convmemory.exceptions import InvalidArgument, InvalidMessage, InvalidSession
 from django_convmemory.messages import ChatMessage, check_text, dumps, freeze, thaw
@@ -28,16 +28,9 @@ class Named(Protocol):
     def session_name(self) -> SessionName: ...
 
 
-class Scope(NamedTuple):
-    """Whose a session is: a user's, a visitor's, or nobody's."""
-
-    owner_id: Any = None
-    visitor: str = ""
-
-
 def session_name(store: Store, alias: str, key: object, owner: Any, visitor: Any) -> SessionName:
     """Return the name of the session with this key in a scope. Raises InvalidSession."""
-    return SessionName(alias, check_key(key), *scope(store, owner, visitor))
+    return SessionName(alias, check_key(key), **scope(store, owner, visitor))
 
 
 def check_key(key: object) -> str:
@@ -47,8 +40,8 @@ def check_key(key: object) -> str:
     return _checked(key, "The key")
 
 
-def scope(store: Store, owner: Any = NOT_GIVEN, visitor: Any = NOT_GIVEN) -> Scope:
-    """Return the scope of an owner, of a visitor, or of nobody if neither is given.
+def scope(store: Store, owner: Any = NOT_GIVEN, visitor: Any = NOT_GIVEN) -> dict[str, Any]:
+    """Return ``owner_id`` and ``visitor`` of an owner, of a visitor, or of nobody if neither is given.
 
     Raises InvalidSession for both, for what cannot own a session, and if None is all that is given.
     """
@@ -68,7 +61,7 @@ def scope(store: Store, owner: Any = NOT_GIVEN, visitor: Any = NOT_GIVEN) -> Sco
         raise InvalidSession(
             f"A visitor must be a string of 1 to {MAX_VISITOR_LENGTH} characters, not {visitor!r:.100}."
         )
-    return Scope(owner_id, _checked(visitor or "", "The visitor"))
+    return {"owner_id": owner_id, "visitor": _checked(visitor or "", "The visitor")}
 
 
 def _checked(text: str, name: str) -> str:

@@ -175,7 +175,6 @@ class Edit(BaseMemory):
         """
         if owner is None and visitor is None:
             raise InvalidSession("erase() needs an owner or a visitor: pass the one whose sessions are to be deleted.")
-        scope = arguments.scope(self.store, owner, visitor)
-        return self.store.erase(self.alias, owner_id=scope.owner_id, visitor=scope.visitor)
+        return self.store.erase(self.alias, **arguments.scope(self.store, owner, visitor))
 
     aerase = asynchronous(erase)

@@ -57,7 +57,7 @@ class ConversationMemory(Streams, Edit, Folding):
             if value is None:
                 raise InvalidSession(f"The {scope} is None. Pass both: the visitor, and the user who has logged in.")
         source, target = arguments.scope(self.store, visitor=visitor), arguments.scope(self.store, owner=user)
-        names = self.store.adopt(self.alias, source.visitor, target.owner_id)
+        names = self.store.adopt(self.alias, source["visitor"], target["owner_id"])
         return [SessionHandle(self, name) for name in names]
 
     aadopt = asynchronous(adopt)

@@ -195,7 +195,7 @@ class Load(Append):
                 reads = self.store.read_indexes_among(self.alias, sessions, max_messages=most)
             else:
                 scope = arguments.scope(self.store, owner, visitor)
-                reads = self.store.read_indexes_of(self.alias, **scope._asdict(), max_messages=most)
+                reads = self.store.read_indexes_of(self.alias, **scope, max_messages=most)
             searched = [searching.searchable(read) for read in reads]
             if self.options.index:
                 for session_id in searching.to_index(searched):

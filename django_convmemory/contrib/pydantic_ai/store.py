@@ -146,7 +146,7 @@ class ConvMemoryConversationStore(ConversationStore):
 
     def _sessions(self) -> SessionQuerySet:
         sessions = Session.objects.using(self.using).select_related("convmemory_conversation")
-        return sessions.filter(alias=self.memory.alias, **self._scope._asdict())
+        return sessions.filter(alias=self.memory.alias, **self._scope)
 
     def rows(self, conversation_id: str) -> SessionQuerySet:
         """Return the session of a conversation, if there is one."""
