@@ -15,7 +15,7 @@ import math
 import threading
 import time
 import uuid
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -719,10 +719,8 @@ class InMemoryStore:
         ranks: dict[int, int] = {}
         if most_leases is None:
             found.sort(key=lambda session: (session.attempts if fewest_attempts else 0, *_waited(session)))
-            ahead: Counter[tuple[str, Any]] = Counter()
-            for session in found:
-                ahead[_scopes(session)[0].who] += 1
-                ranks[session.id] = ahead[_scopes(session)[0].who]
+            ahead: defaultdict[tuple[str, Any], itertools.count[int]] = defaultdict(itertools.count)
+            ranks = {session.id: next(ahead[_scopes(session)[0].who]) for session in found}
         else:
             found = [session for session in found if max(map(self.leases, _scopes(session))) < most_leases]
             found.sort(key=lambda session: (session.due_since, session.id))

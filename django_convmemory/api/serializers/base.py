@@ -60,13 +60,9 @@ class Alias(Text):
             self.fail("unknown_alias", known=", ".join(known) or "none")
 
 
-class FirstAlias:
-    """The default of an :class:`Alias`. It is checked too, because the API may reach no memory at all."""
-
-    requires_context = True
-
-    def __call__(self, field: Alias) -> str:
-        return field.to_internal_value(conf.first_alias())
+def first_alias() -> str:
+    """Return the default of an :class:`Alias`. It is checked too, because the API may reach no memory at all."""
+    return Alias().to_internal_value(conf.first_alias())
 
 
 class Choice(serializers.ChoiceField):

@@ -105,7 +105,7 @@ class ListedSessionSerializer(SessionSerializer):
 class NewSession(base.StrictSerializer):
     """The fields of a new session. Every field is optional."""
 
-    alias = base.Alias(default=base.FirstAlias())
+    alias = base.Alias(default=base.first_alias)
     key = base.Text(max_length=MAX_KEY_LENGTH, required=False)
     title = base.Text(max_length=MAX_TITLE_LENGTH, allow_blank=True, default="")
     metadata = base.Metadata(default=dict)

@@ -165,7 +165,7 @@ class ConversationList(ConversationView):
     @property
     def memory(self) -> ConversationMemory:
         """The memory of new conversations."""
-        return memories[base.FirstAlias()(base.Alias())]
+        return memories[base.first_alias()]
 
     def post(self, request: Request) -> Response:
         body = self.body()
