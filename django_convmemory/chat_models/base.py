@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from django_convmemory import messages
 
@@ -21,6 +21,40 @@ class Usage:
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int | None = None
+
+
+# What a row can hold.
+_MOST_TOKENS = 2**31 - 1
+
+
+def reported(usage: Any) -> tuple[int | None, int | None, int | None]:
+    """Return the tokens of the prompt, those of them from the cache, and those of the answer, or None for each.
+
+    ``usage`` is what OpenAI's chat completions and Responses, Anthropic and DeepSeek report, or what is like that.
+    """
+    if not isinstance(usage, Mapping):
+        return None, None, None
+    prompt = _tokens(usage, "prompt_tokens", "input_tokens")
+    cached = _tokens(usage, "cache_read_input_tokens", "prompt_cache_hit_tokens")
+    for details in ("prompt_tokens_details", "input_tokens_details"):
+        if cached is None and isinstance(usage.get(details), Mapping):
+            cached = _tokens(usage[details], "cached_tokens")
+    if prompt is not None and "prompt_tokens" not in usage and "cache_read_input_tokens" in usage:
+        # Anthropic's input_tokens are only those that the cache neither read nor wrote.
+        prompt += (cached or 0) + (_tokens(usage, "cache_creation_input_tokens") or 0)
+        prompt = min(prompt, _MOST_TOKENS)
+    if prompt is not None and cached is not None:
+        cached = min(cached, prompt)
+    return prompt, cached, _tokens(usage, "completion_tokens", "output_tokens")
+
+
+def _tokens(values: Mapping[str, Any], *names: str) -> int | None:
+    """Return the first of these values that is a number of tokens, or None."""
+    for name in names:
+        value = values.get(name)
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_TOKENS:
+            return value
+    return None
 
 
 class Price(NamedTuple):

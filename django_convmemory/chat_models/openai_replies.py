@@ -322,23 +322,7 @@ def _first(choices: Any) -> Mapping[str, Any]:
 
 
 def _usage(usage: Any) -> base.Usage | None:
-    if not isinstance(usage, dict):
-        return None
-    prompt, completion = _tokens(usage.get("prompt_tokens")), _tokens(usage.get("completion_tokens"))
+    prompt, cached, completion = base.reported(usage)
     if prompt is None or completion is None:
         return None
-    details = usage.get("prompt_tokens_details")
-    cached = _tokens(details.get("cached_tokens")) if isinstance(details, dict) else None
-    if cached is None:
-        cached = _tokens(usage.get("prompt_cache_hit_tokens"))  # DeepSeek
-    return base.Usage(
-        prompt_tokens=prompt,
-        completion_tokens=completion,
-        cached_tokens=None if cached is None else min(cached, prompt),
-    )
-
-
-def _tokens(value: Any) -> int | None:
-    """Return ``value`` if it is a number of tokens that a row can hold, or None."""
-    valid = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
-    return value if valid else None
+    return base.Usage(prompt_tokens=prompt, completion_tokens=completion, cached_tokens=cached)

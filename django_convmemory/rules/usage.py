@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
+
+from django_convmemory.chat_models import base
 
 
 class MessageUsage(NamedTuple):
@@ -19,25 +20,5 @@ def read(usage: Any) -> MessageUsage | None:
 
     It knows the forms of OpenAI's chat completions and Responses, of Anthropic, and of DeepSeek.
     """
-    if not isinstance(usage, Mapping):
-        return None
-    prompt = _number(usage, "prompt_tokens", "input_tokens")
-    if prompt is None:
-        return None
-    cached = _number(usage, "cache_read_input_tokens", "prompt_cache_hit_tokens")
-    for details in ("prompt_tokens_details", "input_tokens_details"):
-        if cached is None and isinstance(usage.get(details), Mapping):
-            cached = _number(usage[details], "cached_tokens")
-    if "prompt_tokens" not in usage and "cache_read_input_tokens" in usage:
-        # Anthropic's input_tokens are only those that the cache neither read nor wrote.
-        prompt += (cached or 0) + (_number(usage, "cache_creation_input_tokens") or 0)
-    return MessageUsage(prompt, min(cached or 0, prompt), _number(usage, "completion_tokens", "output_tokens") or 0)
-
-
-def _number(values: Mapping[str, Any], *names: str) -> int | None:
-    """Return the first of these values that is a number of tokens, or None."""
-    for name in names:
-        value = values.get(name)
-        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-            return value
-    return None
+    prompt, cached, completion = base.reported(usage)
+    return None if prompt is None else MessageUsage(prompt, cached or 0, completion or 0)
