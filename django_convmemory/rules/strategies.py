@@ -102,7 +102,8 @@ class Strategy:
     @property
     def trims_to(self) -> float:
         """The share of a limit that is left when a context is trimmed to it: see :func:`stepped`."""
-        return 1.0
+        share: float = getattr(self, "evict_to", 1.0)
+        return share
 
     def shown_from(self, tokens: Sequence[int], starts: Sequence[int], before: Amount = _NOTHING) -> int:
         """Return the index of the first message that is shown.
@@ -142,10 +143,6 @@ class Window(Strategy):
     def view(self) -> View:
         return View(messages=self.window_size)
 
-    @property
-    def trims_to(self) -> float:
-        return self.evict_to
-
     def shown_from(self, tokens: Sequence[int], starts: Sequence[int], before: Amount = _NOTHING) -> int:
         if not self.window_size or not starts:
             return len(tokens)
@@ -169,10 +166,6 @@ class TokenBuffer(Strategy):
 
     def view(self) -> View:
         return View(tokens=self.max_tokens)
-
-    @property
-    def trims_to(self) -> float:
-        return self.evict_to
 
     def shown_from(self, tokens: Sequence[int], starts: Sequence[int], before: Amount = _NOTHING) -> int:
         through = list(itertools.accumulate(tokens, initial=before.tokens))
