@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import bisect
-import json
 import re
 from collections.abc import Callable
 
 from django_convmemory.chat_models.base import ChatResponse
 from django_convmemory.exceptions import BadModelOutput, ContentRefused, InvalidMessage
-from django_convmemory.messages import check_text
+from django_convmemory.messages import check_text, loads
 
 # A whole answer that is one of these words.
 _SENTINELS = frozenset(
@@ -176,18 +175,13 @@ def _is_error(text: str) -> bool:
         named, code, reason, other = match.group("named", "code", "reason", "other")
         if reason or other or (named and code):
             return True
-    if not text.startswith(("{", "[")):
-        return False
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return False
+    value = loads(text) if text.startswith(("{", "[")) else None
     value = value[0] if isinstance(value, list) and value else value
-    if isinstance(value, dict) and not any(isinstance(entry, str) and entry.strip() for entry in value.values()):
-        return True
-    return isinstance(value, dict) and (
-        not _ERROR_KEYS.isdisjoint(value) or ("message" in value and not _STATUS_KEYS.isdisjoint(value))
-    )
+    if not isinstance(value, dict):
+        return False
+    says_nothing = not any(isinstance(entry, str) and entry.strip() for entry in value.values())
+    has_status = "message" in value and not _STATUS_KEYS.isdisjoint(value)
+    return says_nothing or has_status or not _ERROR_KEYS.isdisjoint(value)
 
 
 def fitting(text: str, fits: Callable[[str], bool]) -> str:
