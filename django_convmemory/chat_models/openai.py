@@ -235,8 +235,7 @@ class OpenAIChatModel:
         if isinstance(outcome, exceptions.ChatModelError):
             raise outcome
         if not 200 <= outcome.status < 300:
-            document = openai_replies.document_of(outcome)
-            raise openai_replies.rejection(outcome.status, document, outcome, self._parameters)
+            raise openai_replies.rejection(outcome.status, outcome, self._parameters)
         return outcome
 
 

@@ -140,13 +140,12 @@ class Reply:
     cut: exceptions.ChatModelError | None = None
 
 
-def rejection(
-    status: int | None, document: Any, reply: Reply, parameters: Mapping[str, Any]
-) -> exceptions.ChatModelError:
-    """Return the error for a reply with the JSON ``document``. ``parameters`` are those of the chat model.
+def rejection(status: int | None, reply: Reply, parameters: Mapping[str, Any]) -> exceptions.ChatModelError:
+    """Return the error that ``reply`` tells of. ``parameters`` are those of the chat model.
 
     ``status`` is None if the reply has a status of success, but contains an error without a status.
     """
+    document = messages.loads(reply.body)
     error = _error_object(document)
     words = _words(error)
     text = _text(error) if error else reply.body[:2000].decode(errors="replace")
@@ -206,11 +205,6 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
         return None
 
 
-def document_of(reply: Reply) -> Any:
-    """Return the value of the reply's body, or None if the body is not JSON."""
-    return messages.loads(reply.body)
-
-
 def _error_object(document: Any) -> Mapping[str, Any]:
     """Return the error in a body: under ``error`` (OpenAI), in a list (Gemini), or the whole body (vLLM)."""
     if isinstance(document, list) and document:
@@ -261,7 +255,7 @@ def read(reply: Reply, parameters: Mapping[str, Any]) -> base.ChatResponse:
     """
     if reply.cut:
         raise reply.cut
-    document = document_of(reply)
+    document = messages.loads(reply.body)
     if not isinstance(document, dict):
         kind = reply.headers.get("content-type", "").partition(";")[0].strip()
         kind = kind if re.fullmatch(r"[\w.+-]{1,40}/[\w.+-]{1,40}", kind, re.ASCII) else "no content type"
@@ -272,7 +266,7 @@ def read(reply: Reply, parameters: Mapping[str, Any]) -> base.ChatResponse:
     if document.get("error") and not choice:
         code = str(_error_object(document).get("code"))
         status = int(code) if re.fullmatch(r"[45]\d\d", code, re.ASCII) else None
-        raise rejection(status, document, reply, parameters)
+        raise rejection(status, reply, parameters)
     if not choice:
         raise exceptions.BadModelOutput("The model's answer has no choices. Check base_url.")
     message = choice.get("message")

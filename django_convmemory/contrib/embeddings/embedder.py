@@ -10,9 +10,9 @@ from array import array
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from django_convmemory.chat_models import openai_replies
 from django_convmemory.chat_models.openai import OpenAIChatModel
 from django_convmemory.exceptions import BadModelOutput
+from django_convmemory.messages import loads
 
 # A vector is stored as a signed byte for each number, the largest of which is 127. That is half of what 16 bits take,
 # and as good: on LoCoMo and BEAM-100K, the recall at 10 is the same within 0.2 points.
@@ -42,7 +42,7 @@ class Embedder(OpenAIChatModel):
             self._endpoint(self._client())  # Importing the client can take longer than a search waits.
         reply = self._accepted(self._within_deadline(body))
         try:
-            rows = sorted(openai_replies.document_of(reply)["data"], key=operator.itemgetter("index"))
+            rows = sorted(loads(reply.body)["data"], key=operator.itemgetter("index"))
             vectors = [_stored(row["embedding"]) for row in rows]
         except (TypeError, KeyError, ValueError, OverflowError):
             vectors = []
