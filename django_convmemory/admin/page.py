@@ -119,10 +119,6 @@ class SessionPage:
         return last + 1 + timeline.MESSAGES if last < self.session.last_position else None
 
     @property
-    def _summaries(self) -> Any:
-        return models.Summary.objects.using(self.using).filter(session=self.session)
-
-    @property
     def _attempts(self) -> Any:
         return models.Attempt.objects.using(self.using).filter(session=self.session)
 
@@ -132,11 +128,12 @@ class SessionPage:
 
         Whether it really was, nobody recorded: it is known from times, and messages of another system have their own.
         """
-        finished = self._summaries.filter(building=False, part_end__isnull=True).valid()
+        summaries = self.session.convmemory_summaries.using(self.using)
+        finished = summaries.filter(building=False, part_end__isnull=True).valid()
         made = finished.filter(created_at__lte=OuterRef("created_at"), last_position__lt=OuterRef("position"))
         newest_first = made.order_by("-session_id", "-created_at")
         saved = newest_first.annotate(saved=F("covered_tokens") - F("tokens")).values("saved")[:1]
-        messages = models.Message.objects.using(self.using).filter(session=self.session)
+        messages = self.session.convmemory_messages.using(self.using)
         messages = messages.filter(position__in=charts.positions(self.session.last_position)).order_by("position")
         messages = messages.annotate(saved=Coalesce(Subquery(saved), 0))
         rows = []
@@ -150,7 +147,9 @@ class SessionPage:
     def _versions(self) -> list[models.Summary]:
         """The version to show, and the one before it, as far as they are there."""
         parents = models.Summary.objects.filter(session=OuterRef("session"), version=OuterRef("parent_version"))
-        rows = self._summaries.annotate(parent_text=Subquery(parents.values("text")[:1]))
+        rows = self.session.convmemory_summaries.using(self.using).annotate(
+            parent_text=Subquery(parents.values("text")[:1])
+        )
         if self.version is not None:
             rows = rows.filter(version__lte=self.version)
         return list(rows.order_by("-version")[:2])
@@ -174,9 +173,8 @@ class SessionPage:
         """The version after the one that is shown, or None at the last version."""
         if self.version is None:
             return None
-        after = self._summaries.filter(version__gt=self.version).order_by("version")
-        newer: int | None = after.values_list("version", flat=True).first()
-        return newer
+        after = self.session.convmemory_summaries.using(self.using).filter(version__gt=self.version)
+        return after.order_by("version").values_list("version", flat=True).first()
 
     @cached_property
     def attempts(self) -> list[models.Attempt]:
@@ -211,7 +209,9 @@ class DiffWords(NamedTuple):
 def words(before: str, after: str) -> list[DiffWords]:
     """Return the runs of words that turn ``before`` into ``after``. If they are not compared, ``after`` is one run."""
     old, new = _WORDS.findall(before), _WORDS.findall(after)
-    if not old or len(old) > MAX_WORDS or len(new) > MAX_WORDS or _pairs(old, new) > MAX_PAIRS:
+    counts = collections.Counter(new)
+    pairs = sum(counts[word] for word in old)
+    if not old or len(old) > MAX_WORDS or len(new) > MAX_WORDS or pairs > MAX_PAIRS:
         return [DiffWords("same", after)]
     runs = []
     for kind, gone, here in _compared(_sentences(before), _sentences(after)):
@@ -244,8 +244,3 @@ def marked(runs: Sequence[DiffWords]) -> SafeString:
     """Return the runs as HTML. A template would take most of a page's time for a long text."""
     marks = {"same": "{}", "new": "<ins>{}</ins>", "gone": "<del>{}</del>"}
     return mark_safe("".join(format_html(marks[run.kind], run.text) for run in runs))  # noqa: S308  each is escaped
-
-
-def _pairs(old: list[str], new: list[str]) -> int:
-    counts = collections.Counter(new)
-    return sum(counts[word] for word in old)
