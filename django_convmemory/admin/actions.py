@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.contrib import admin, messages
 from django.contrib.admin.models import CHANGE, LogEntry
@@ -18,8 +17,7 @@ from django_convmemory.memory import memories
 from django_convmemory.store import transactions
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Work:
+class Work(NamedTuple):
     """An action: its label, the permission it takes, what it does, and the warning that is confirmed first, if any.
 
     ``permission`` is "change", "delete" or "redact". ``run`` takes the session and the other arguments of the address.

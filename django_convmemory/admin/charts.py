@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -10,8 +9,7 @@ WIDTH, HEIGHT, MARGIN = 720, 220, 8
 COLUMNS_HEIGHT = 120
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class TokenChart:
+class TokenChart(NamedTuple):
     """The tokens at each position: of the whole history, and of the context, as it is reconstructed.
 
     ``history`` and ``context`` are the points of lines. ``maximum`` is the number of tokens at the top. ``rows`` have
@@ -90,8 +88,7 @@ class Box(NamedTuple):
     height: float
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Columns:
+class Columns(NamedTuple):
     """Stacked values over time. ``maximum`` is the value at the top."""
 
     boxes: Sequence[Box]

@@ -35,8 +35,7 @@ RANGES, RANGE_SIZE = 50, 100
 MAX_LISTED = 5
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(NamedTuple):
     """What the sessions hold. ``history`` and ``context`` are tokens: of all messages, and of what models are sent."""
 
     sessions: int = 0

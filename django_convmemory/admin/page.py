@@ -34,8 +34,7 @@ PART_LABELS = {
 }
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class ShownVersion:
+class ShownVersion(NamedTuple):
     """A version of the summary. ``text`` marks what it changed in its parent, ``attempt`` is the call that made it."""
 
     summary: models.Summary

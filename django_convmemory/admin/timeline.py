@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -44,8 +43,7 @@ class Call(NamedTuple):
     arguments: str
 
 
-@dataclasses.dataclass(frozen=True)
-class Bubble:
+class Bubble(NamedTuple):
     """A message on the page: a row of :func:`rows`, and what became of it.
 
     ``texts`` and ``calls`` are shown below its head. ``cut`` says that not all of it is shown.

@@ -7,13 +7,12 @@ content, a wrong key or a passing failure, and each needs another reaction.
 
 from __future__ import annotations
 
-import dataclasses
 import datetime as dt
 import email.utils
 import math
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from django_convmemory import exceptions, messages
 from django_convmemory.chat_models import base
@@ -114,8 +113,7 @@ BROKEN_FINISH_REASONS: Final = frozenset({"abort", "error", "insufficient_system
 _REFUSED: Final = "Set FALLBACK_CHAT_MODEL, or redact the messages."
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """A server's reply of any status.
 
     ``headers`` ignores the case of its keys. ``cut`` is the error to raise if ``body`` is not complete.

@@ -38,8 +38,7 @@ _BREAKS = ("\n\n", "\n", ". ", "! ", "? ", "。", "！", "？", " ")
 _CHARACTERS_PER_TOKEN = 16
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """The next messages: ``turns``. The first ``split`` of them are folded, in chunks that end at one of ``ends``.
 
     ``is_all``: then nothing is left to fold.

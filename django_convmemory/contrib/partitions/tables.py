@@ -7,7 +7,6 @@ one row, which says how far it has come.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import NamedTuple
 
 from django_convmemory import models
@@ -55,8 +54,7 @@ class Grant(NamedTuple):
     with_option: bool
 
 
-@dataclasses.dataclass(frozen=True)
-class Table:
+class Table(NamedTuple):
     """What the table has. ``options`` are its storage parameters, with those of its TOAST table."""
 
     database: PatientDatabase

@@ -30,7 +30,6 @@ A record has no summaries and no usage that a provider reported. A redacted mess
 
 from __future__ import annotations
 
-import dataclasses
 import datetime as dt
 import json
 import re
@@ -87,8 +86,7 @@ class RecordedKey(NamedTuple):
     gone_at: dt.datetime | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class Record(NamedTuple):
     """A session of a file. ``place`` is its place in the file."""
 
     place: str
