@@ -83,8 +83,7 @@ class Appended(NamedTuple):
     epoch: int = -1
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class SummaryVersion:
+class SummaryVersion(NamedTuple):
     """A stored version of the summary. It stands for everything through ``last_position``.
 
     - ``part_end``: if it is not None, only a part of the exchange that ends there is in it: see :mod:`.chunk`.
@@ -117,7 +116,7 @@ class SummaryVersion:
 
 def emptied(version: SummaryVersion) -> SummaryVersion:
     """Return ``version`` without what it says."""
-    return dataclasses.replace(version, text="", identifiers=(), model_length=None)
+    return version._replace(text="", identifiers=(), model_length=None)
 
 
 class Snapshot(NamedTuple):
