@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from django.db.models import QuerySet
@@ -17,14 +17,13 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_convmemory import clock, models
-from django_convmemory.api import conf, formats
-from django_convmemory.api.problems import Problem
+from django_convmemory.api import conf, formats, problems
 from django_convmemory.api.serializers import base
 from django_convmemory.api.serializers.messages import errors_of
 from django_convmemory.api.throttles import AppendThrottle, CreateThrottle
 from django_convmemory.api.views.base import WRITE_ANY_ROLE
 from django_convmemory.api.views.messages import StoringView
-from django_convmemory.contrib.openai_conversations import errors, items
+from django_convmemory.contrib.openai_conversations import items
 from django_convmemory.contrib.responses_items import Item
 from django_convmemory.exceptions import InvalidMessage
 from django_convmemory.memory import memories
@@ -62,7 +61,7 @@ class ItemField(serializers.JSONField):
                 detail = (
                     f"Storing this item requires the permission {WRITE_ANY_ROLE}. Without it, send texts of a user."
                 )
-                raise Problem(403, "role_not_allowed", detail)
+                raise problems.Problem(403, "role_not_allowed", detail)
             if errors_found := errors_of(message):
                 raise ValidationError(errors_found)
         return message
@@ -87,6 +86,36 @@ class ItemQuery(base.StrictSerializer):
     order = base.Choice(choices=["asc", "desc"], default="desc")
 
 
+# Errors in OpenAI's form: ``{"error": {"message", "type", "param", "code"}}``.
+
+
+def exception_handler(error: Exception, context: dict[str, Any]) -> Response | None:
+    """Return the response of the rest of the API, with its content in OpenAI's form. A DRF exception handler."""
+    response = problems.exception_handler(error, context)
+    if response is not None:
+        response.data = {"error": _error(response.data)}
+        response.content_type = None  # That of the renderer.
+    return response
+
+
+def _error(problem: Mapping[str, Any]) -> dict[str, Any]:
+    status = problem["status"]
+    # There is room for one error.
+    first = problem.get("errors", [problem])[0]
+    form = "rate_limit_error" if status == 429 else "server_error" if status >= 500 else "invalid_request_error"
+    return {"message": first["detail"], "type": form, "param": _param(first.get("pointer", "")), "code": first["code"]}
+
+
+def _param(pointer: str) -> str | None:
+    """Return the place of an error as OpenAI writes it: ``items[0].content`` for ``/items/0/content``."""
+    # The limits of the rest of the API know the items as messages.
+    names = re.sub("^/messages", "/items", pointer)[1:]
+    return re.sub(r"/(\d+)(?=/|$)", r"[\1]", names).replace("/", ".") or None
+
+
+# Views.
+
+
 class ConversationView(StoringView):
     """What all operations share."""
 
@@ -94,7 +123,7 @@ class ConversationView(StoringView):
     post_throttle: Any = None
 
     def get_exception_handler(self) -> Any:
-        return errors.exception_handler
+        return exception_handler
 
     def find_session(self, session_id: str) -> models.Session:
         match = re.fullmatch("conv_([0-9a-f]{32})", session_id)
@@ -250,11 +279,11 @@ class ItemDetail(ConversationView):
         row, _ = self.find(item_id)
         if len(items.shown(row)) > 1:
             detail = "The site has stored this item and others as one message. Delete the conversation, or keep them."
-            raise Problem(409, "item_in_use", detail)
+            raise problems.Problem(409, "item_in_use", detail)
         if not transactions.latest(self.rows.filter(position__gt=row.position)).exists():
             self.handle.truncate(row.position - 1)
         elif items.is_paired(row):
             detail = "A call and its result need each other. Delete the items from the end on, or the conversation."
-            raise Problem(409, "item_in_use", detail)
+            raise problems.Problem(409, "item_in_use", detail)
         else:
             self.handle.redact(row.position, forks=False)
