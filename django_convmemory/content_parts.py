@@ -138,10 +138,8 @@ def _of_source(kind: Kind, source: Mapping[str, Any], title: Any) -> ContentPart
     match source.get("type"):
         case "base64":
             return _data(kind, source.get("data"), source.get("media_type"), title)
-        case "text":
-            return ContentPart("text", "\n".join([str(text) for text in (title, source.get("data")) if text]))
-        case "content":
-            content = source.get("content")
+        case "text" | "content" as form:
+            content = source.get("data" if form == "text" else "content")
             words = [content] if isinstance(content, str) else texts(content)
             return ContentPart("text", "\n".join([str(text) for text in (title, *words) if text]))
     return _file(kind, source.get("url"), file_id=source.get("file_id"), name=title)

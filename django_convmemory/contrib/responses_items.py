@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from django_convmemory import content_parts, messages as chat
-from django_convmemory.context.wire import forms, responses
+from django_convmemory.context.wire import calls, forms, responses
 from django_convmemory.exceptions import InvalidMessage
 from django_convmemory.messages import ChatMessage
 
@@ -31,8 +31,6 @@ _CALLS = {
 }
 # The forms that a call and its result have without an item, too.
 _PLAIN_FORMS = frozenset({"function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output"})
-# These may be sent without their ids, by which they name the thought before them.
-_NAMING_A_THOUGHT = frozenset({"message", "function_call", "custom_tool_call"})
 # What the provider did, as far as it is text.
 _TOLD = ("name", "arguments", "action", "queries", "code", "output", "error")
 
@@ -98,7 +96,7 @@ def _without_thought(message: ChatMessage) -> ChatMessage:
     item = message.item
     if item is None or "id" not in item:
         return message
-    if item.get("type", "message") not in _NAMING_A_THOUGHT:
+    if item.get("type", "message") not in calls.FOLLOWING:
         return message.without_item()  # It may not be sent without its id.
     without_id = {name: value for name, value in item.items() if name != "id"}
     return dataclasses.replace(message, item=without_id)  # type: ignore[arg-type]

@@ -173,16 +173,14 @@ def attempt(
 
 def _outcome_of(error: Exception) -> AttemptOutcome:
     """Return the outcome of a call that failed with ``error``."""
-    for kind, outcome in (
-        (exceptions.ModelUnavailable, AttemptOutcome.UNAVAILABLE),
-        (exceptions.ModelMisconfigured, AttemptOutcome.MISCONFIGURED),
-        (exceptions.ContextLengthExceeded, AttemptOutcome.TOO_LONG),
-        (exceptions.ContentRefused, AttemptOutcome.REFUSED),
-        (exceptions.ChatModelError, AttemptOutcome.BAD_OUTPUT),
-    ):
-        if isinstance(error, kind):
-            return outcome
-    return AttemptOutcome.ERROR
+    outcomes = {
+        exceptions.ModelUnavailable: AttemptOutcome.UNAVAILABLE,
+        exceptions.ModelMisconfigured: AttemptOutcome.MISCONFIGURED,
+        exceptions.ContextLengthExceeded: AttemptOutcome.TOO_LONG,
+        exceptions.ContentRefused: AttemptOutcome.REFUSED,
+        exceptions.ChatModelError: AttemptOutcome.BAD_OUTPUT,
+    }
+    return next((outcome for kind, outcome in outcomes.items() if isinstance(error, kind)), AttemptOutcome.ERROR)
 
 
 def printable(error: Exception) -> str:

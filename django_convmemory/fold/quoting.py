@@ -22,7 +22,6 @@ from django_convmemory.chat_models.extraction import labels, look_alikes
 # A longer name labels no line.
 _MAX_NAME = 80
 
-_INVISIBLE = re.compile(f"[{labels.NOT_DRAWN}]")
 # Scripts and emoji need the joiners and the variation selectors.
 _CONTROLS = re.compile(
     r"[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f]|(?![\u200c\u200d\ufe00-\ufe0f])" + f"[{labels.NOT_DRAWN}]"
@@ -277,11 +276,11 @@ def _begins_sentence(plain: str, start: int) -> bool:
 def _plain(text: str, words: Collection[str]) -> str:
     """Return ``text`` in the form in which labels are compared. ``words`` are those of labels."""
     if not text.isascii():
-        plain = _ACCENTS.sub("", unicodedata.normalize("NFKD", _INVISIBLE.sub("", text)))
+        plain = _ACCENTS.sub("", unicodedata.normalize("NFKD", labels.INVISIBLE.sub("", text)))
         text = look_alikes.latin(unicodedata.normalize("NFKC", plain), words)
     plain = text.casefold()
     if not plain.isascii():
-        plain = _INVISIBLE.sub("", plain)
+        plain = labels.INVISIBLE.sub("", plain)
     plain = look_alikes.letters(plain, words)
     if "<" in plain or "[" in plain:
         plain = _CONTROL_WORD.sub(_as_label, _TURN.sub(r"\n[\g<role>]", plain))

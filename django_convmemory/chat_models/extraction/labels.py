@@ -57,7 +57,7 @@ NOT_DRAWN = (
     "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
     "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U000e0000-\U000e0fff"
 )
-_INVISIBLE = re.compile(f"[{NOT_DRAWN}]")
+INVISIBLE = re.compile(f"[{NOT_DRAWN}]")
 # Characters that look like a colon, and that NFKD does not replace.
 _COLONS = dict.fromkeys(map(ord, "∶꞉ːˑ׃ׅ᛬︰"), ":")
 # Another mark may stand between a speaker and its words: "Assistant -> yes", "| Assistant | yes |".
@@ -81,7 +81,7 @@ def key(text: str) -> str:
     width or of white space.
     """
     if not text.isascii():
-        text = unicodedata.normalize("NFKD", _INVISIBLE.sub("", text)).translate(_COLONS)
+        text = unicodedata.normalize("NFKD", INVISIBLE.sub("", text)).translate(_COLONS)
         text = "".join(character for character in text if not unicodedata.category(character).startswith(("M", "Cf")))
         text = look_alikes.latin(unicodedata.normalize("NFKC", text), ROLES)
     return " ".join(text.casefold().split())

@@ -19,7 +19,7 @@ _LONGEST_ID = 40
 CALLS = frozenset({"tool_use", "function_call", "custom_tool_call"})
 THOUGHTS = frozenset({"thinking", "redacted_thinking", "reasoning"})
 # What names, by its id, that a thought of the Responses API comes before it.
-_FOLLOWING = frozenset({"message", "function_call", "custom_tool_call"})
+FOLLOWING = frozenset({"message", "function_call", "custom_tool_call"})
 _LONGEST_NAME = 64
 
 
@@ -155,7 +155,7 @@ def own_form(message: ChatMessage, form: str, model: str | None) -> Sequence[Map
         return ()
     if model and own.get("model") not in (None, model):
         parts = [
-            {name: value for name, value in part.items() if name != "id" or part.get("type") not in _FOLLOWING}
+            {name: value for name, value in part.items() if name != "id" or part.get("type") not in FOLLOWING}
             for part in parts
             if part.get("type") not in THOUGHTS
         ]

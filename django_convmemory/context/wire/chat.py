@@ -164,11 +164,9 @@ def accepted_names(messages: Iterable[ChatMessage]) -> dict[str, str]:
 def merged_system(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
     """Return ``messages`` with one system message, the first, into which system and developer messages are merged."""
     system, others = _split(messages)
-    if not system:
-        return others
-    if len(system) == 1 and system[0].role == "system":
-        return [system[0], *others]
-    return [ChatMessage.system(_joined(system)), *others]
+    if len(system) > 1 or (system and system[0].role != "system"):
+        system = [ChatMessage.system(_joined(system))]
+    return [*system, *others]
 
 
 def alternating(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
