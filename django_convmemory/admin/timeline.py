@@ -84,9 +84,7 @@ def rows(session: models.Session, before: int | None, using: str) -> list[Any]:
     form. If that is too long, it is not read, and ``large`` is true. ``reported`` is the provider's usage.
     """
     end = session.last_position + 1 if before is None else min(session.last_position + 1, before)
-    messages = models.Message.objects.using(using).filter(
-        session=session, position__gte=end - MESSAGES, position__lt=end
-    )
+    messages = session.convmemory_messages.using(using).filter(position__gte=end - MESSAGES, position__lt=end)
     large = Q(wire_length__gt=MAX_WIRE)
     messages = messages.alias(wire_length=Length("wire"), usage_length=Length("usage")).annotate(
         beginning=Substr("content", 1, MAX_TEXT + 1),

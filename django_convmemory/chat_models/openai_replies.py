@@ -139,11 +139,8 @@ def rejection(status: int | None, reply: Reply, parameters: Mapping[str, Any]) -
     if words & REFUSAL_WORDS or REFUSAL_TEXTS.search(text):
         return exceptions.ContentRefused(f"{summary}: it refuses the content. {_REFUSED}")
     # A proxy answers 413 to a body that is too large, and Groq to more than a minute's tokens. Smaller requests pass.
-    if (
-        status == 413
-        or words & CONTEXT_LENGTH_WORDS
-        or (status in {None, 400, 422, 429, 500} and CONTEXT_LENGTH_TEXTS.search(text))
-    ):
+    says_too_long = status in {None, 400, 422, 429, 500} and CONTEXT_LENGTH_TEXTS.search(text)
+    if status == 413 or words & CONTEXT_LENGTH_WORDS or says_too_long:
         return exceptions.ContextLengthExceeded(
             f"{summary}: the request is too large. If this repeats, use a model with a larger window."
         )

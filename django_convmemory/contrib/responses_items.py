@@ -78,11 +78,8 @@ def items(messages: Sequence[ChatMessage]) -> list[Item]:
 def _without_torn_thoughts(messages: Sequence[ChatMessage]) -> Iterator[ChatMessage]:
     for is_response, run in itertools.groupby(messages, key=_is_of_response):
         said = list(run)
-        if (
-            is_response
-            and any(each.kind == chat.REASONING for each in said)
-            and any(each.item is None for each in said)
-        ):
+        has_thought = any(each.kind == chat.REASONING for each in said)
+        if is_response and has_thought and any(each.item is None for each in said):
             said = [_without_thought(each) for each in said if each.kind != chat.REASONING]
         yield from said
 

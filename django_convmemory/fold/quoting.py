@@ -137,12 +137,9 @@ class _Speakers:
         self._words = _WORDS.union(*(name.split() for name in plain))
         # A line is looked at more than once.
         self._plain = functools.lru_cache(maxsize=4)(functools.partial(_plain, words=self._words))
-        speakers = sorted(
-            {*_ROLES, *(name for name in plain if 0 < len(name) <= _MAX_NAME)},
-            key=len,
-            reverse=True,
-        )
-        anyone = "|".join([*map(re.escape, speakers), _HEADINGS])
+        speakers = _ROLES.union(name for name in plain if 0 < len(name) <= _MAX_NAME)
+        longest_first = sorted(speakers, key=len, reverse=True)
+        anyone = "|".join([*map(re.escape, longest_first), _HEADINGS])
         # A label in Chinese may stand directly before its text.
         speaker = rf"{_KIND}(?P<speaker>{anyone})(?![^\W\d_\u3040-\u30ff\u4e00-\u9fff]){_MORE}"
         # With a colon, as in "Assistant: yes", or in brackets, as in "[assistant Ann] yes".
@@ -155,11 +152,8 @@ class _Speakers:
         in_parentheses = rf"(?P<open>\()?{speaker}[^\w\n)]*(?(open)\)[^\w\n]*)"
         self._whole_line = re.compile(rf"(?:^(?:[^\w\n(]|[\d_])*|# ?){in_parentheses}$", re.MULTILINE)
         # Where speakers have names, a text may begin a line with the name of one who speaks in another chunk.
-        self._any_name = (
-            re.compile(rf"^{_BEFORE}(?:\[ ?{_NAME_IN_BRACKETS}\]|{_NAME}{_AFTER}(?P<colon>{_COLON}))", re.MULTILINE)
-            if names
-            else None
-        )
+        any_name = rf"^{_BEFORE}(?:\[ ?{_NAME_IN_BRACKETS}\]|{_NAME}{_AFTER}(?P<colon>{_COLON}))"
+        self._any_name = re.compile(any_name, re.MULTILINE) if names else None
         before = r"(?<![^\W_\u4e00-\u9fff])(?<![^\W_\u4e00-\u9fff]_)(?<![^\W_\u4e00-\u9fff]__)"
         self._anywhere = re.compile(rf"(?:{before}|(?P<glued>(?=\[))){label}")
 

@@ -254,11 +254,9 @@ class _Draft:
         return draft
 
     def has_room_for(self, counts: Mapping[str, int]) -> bool:
-        if not self.lengths:
-            return True
-        return (
-            len(self.lengths) < MAX_MESSAGES and self.bytes + self._added_bytes(counts) + _MOST_HEAD_BYTES <= MAX_BYTES
-        )
+        if not 0 < len(self.lengths) < MAX_MESSAGES:
+            return not self.lengths
+        return self.bytes + self._added_bytes(counts) + _MOST_HEAD_BYTES <= MAX_BYTES
 
     def _added_bytes(self, counts: Mapping[str, int]) -> int:
         """Return by how much the lines grow if a message with these terms is added."""

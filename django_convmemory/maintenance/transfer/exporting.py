@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import operator
 import tempfile
 from collections import Counter
@@ -46,12 +47,8 @@ def _pieces(row: Any, using: str) -> Generator[str, None, int]:
     """
     while True:
         with contextlib.ExitStack() as files:
-            parts = {
-                name: files.enter_context(
-                    tempfile.SpooledTemporaryFile(_IN_MEMORY, "w+", encoding="utf-8", newline="\n")
-                )
-                for name in _PARTS
-            }
+            opened = functools.partial(tempfile.SpooledTemporaryFile, _IN_MEMORY, "w+", encoding="utf-8", newline="\n")
+            parts: dict[str, IO[str]] = {name: files.enter_context(opened()) for name in _PARTS}
             transcribed = _transcribe(row.pk, using, parts)
             if transcribed is None:
                 continue

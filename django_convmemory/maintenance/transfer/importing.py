@@ -151,17 +151,11 @@ class Importer:
             messages = models.Message.objects.using(self.using).filter(session_id=pk)
             messages.filter(position__in=redacted).update(redacted_at=clock.Clock())
         used_keys = models.UsedKey.objects.using(self.using)
+        gone = [key.gone_at and clock.storable(key.gone_at, self.using) for key in record.used_keys]
+        keys = [key._replace(gone_at=gone_at) for key, gone_at in zip(record.used_keys, gone, strict=True)]
         # A session that was cleared before its import still has the keys. Their messages are back.
-        used_keys.filter(session_id=pk, key_hash__in=[key.key_hash for key in record.used_keys]).delete()
-        used_keys.bulk_create(
-            [
-                models.UsedKey(
-                    session_id=pk,
-                    **key._replace(gone_at=key.gone_at and clock.storable(key.gone_at, self.using))._asdict(),
-                )
-                for key in record.used_keys
-            ]
-        )
+        used_keys.filter(session_id=pk, key_hash__in=[key.key_hash for key in keys]).delete()
+        used_keys.bulk_create([models.UsedKey(session_id=pk, **key._asdict()) for key in keys])
         return pk
 
     def expect(self, record: Record) -> tuple[int, int] | None:

@@ -139,11 +139,8 @@ def _repair(session_id: int, findings: Sequence[Finding], using: str, options: d
         return
     memory, (counter, last_position, indexed_position) = memories[row[0]], row[1:]
     wrong_index = "--reindex" in repairs
-    if (
-        options["recount"]
-        and ("--recount" in repairs or counter != memory.counter_name)
-        and integrity.recount(memory, session_id, using=using)
-    ):
+    wrong_counts = "--recount" in repairs or counter != memory.counter_name
+    if options["recount"] and wrong_counts and integrity.recount(memory, session_id, using=using):
         yield "recounted"
     if options["reindex"] and (wrong_index or (memory.options.index and indexed_position < last_position)):
         integrity.reindex(memory, session_id, using=using, damaged=wrong_index)

@@ -83,9 +83,8 @@ class _DryRun:
         if self.calls:
             calls = f"{counted(self.calls, 'model call')} over {counted(self.tokens, 'token')}"
             folding = f"Folding the new ones takes about {calls}. It begins with the next sweep after the import"
-        return (
-            f"{counted(self.sessions, 'session')} to import, {self.existing} of them already in the database. {folding}"
-        )
+        sessions = f"{counted(self.sessions, 'session')} to import, {self.existing} of them already in the database"
+        return f"{sessions}. {folding}"
 
 
 class Command(BaseCommand):
