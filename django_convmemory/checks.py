@@ -126,12 +126,8 @@ def check_times(**kwargs: Any) -> list[checks.CheckMessage]:
 
 def check_routers(**kwargs: Any) -> list[checks.CheckMessage]:
     """convmemory.E011 and W010: the database routers separate the sessions from their users, or from other tables."""
-    return [
-        message
-        for using in _session_databases()
-        for check in (_check_owners, _check_referring_tables, _check_other_databases)
-        for message in check(using)
-    ]
+    all_checks = (_check_owners, _check_referring_tables, _check_other_databases)
+    return [message for using in _session_databases() for check in all_checks for message in check(using)]
 
 
 def _check_referring_tables(using: str) -> Iterator[checks.CheckMessage]:
@@ -180,11 +176,8 @@ def _check_owners(using: str) -> Iterator[checks.CheckMessage]:
 
 def _check_other_databases(using: str) -> Iterator[checks.CheckMessage]:
     for other in connections:
-        if (
-            other != using
-            and router.allow_migrate_model(other, models.Session)
-            and not router.allow_migrate_model(other, get_user_model())
-        ):
+        has_sessions = other != using and router.allow_migrate_model(other, models.Session)
+        if has_sessions and not router.allow_migrate_model(other, get_user_model()):
             yield checks.Warning(
                 f'The database routers allow the tables of the app "convmemory" in "{other}", but not the users to '
                 f'whom they refer. So "migrate --database {other}" fails on most databases.',
@@ -206,12 +199,9 @@ def check_database(databases: Sequence[str] | None = None, **kwargs: Any) -> lis
     """
     asked = [using for using in _session_databases() if using in (databases or ())]
     # The other checks would fail on old tables.
-    return [message for using in asked for message in _check_old_tables(using)] or [
-        message
-        for using in asked
-        for check in (_check_sqlite_locking, _check_misconfigured, _check_backends)
-        for message in check(using)
-    ]
+    old_tables = [message for using in asked for message in _check_old_tables(using)]
+    others = (_check_sqlite_locking, _check_misconfigured, _check_backends)
+    return old_tables or [message for using in asked for check in others for message in check(using)]
 
 
 def _check_old_tables(using: str) -> Iterator[checks.CheckMessage]:

@@ -227,11 +227,8 @@ class TextSearch:
         for session in self.searched:
             by_alias[session.alias].append(session.pk)
         sessions = models.Session.objects.using(self.sessions.db)
-        return [
-            memories[alias].search(self.phrase, sessions=sessions.filter(pk__in=ids), limit=READ)
-            for alias, ids in by_alias.items()
-            if alias in memories
-        ]
+        known = {alias: sessions.filter(pk__in=ids) for alias, ids in by_alias.items() if alias in memories}
+        return [memories[alias].search(self.phrase, sessions=rows, limit=READ) for alias, rows in known.items()]
 
     @property
     def complete(self) -> bool:

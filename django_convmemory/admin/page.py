@@ -81,9 +81,8 @@ class SessionPage:
         sums: dict[str, int] = {}
         for part in self.context.parts:
             sums[part.name] = sums.get(part.name, 0) + part.tokens
-        return charts.stacked(
-            [(name, label, sums[name]) for name, label in PART_LABELS.items() if name in sums], self.budget
-        )
+        parts = [(name, label, sums[name]) for name, label in PART_LABELS.items() if name in sums]
+        return charts.stacked(parts, self.budget)
 
     @property
     def budget(self) -> int | None:
@@ -146,9 +145,8 @@ class SessionPage:
     def _versions(self) -> list[models.Summary]:
         """The version to show, and the one before it, as far as they are there."""
         parents = models.Summary.objects.filter(session=OuterRef("session"), version=OuterRef("parent_version"))
-        rows = self.session.convmemory_summaries.using(self.using).annotate(
-            parent_text=Subquery(parents.values("text")[:1])
-        )
+        summaries = self.session.convmemory_summaries.using(self.using)
+        rows = summaries.annotate(parent_text=Subquery(parents.values("text")[:1]))
         if self.version is not None:
             rows = rows.filter(version__lte=self.version)
         return list(rows.order_by("-version")[:2])

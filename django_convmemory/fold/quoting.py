@@ -302,9 +302,8 @@ def _in_quotes(line: str, said: Collection[str], speakers: _Speakers) -> str:
 
     def hidden(match: re.Match[str]) -> str:
         inside = match[0][1:-1]
-        is_claim = any(not key.endswith("\n") for key in speakers.within(inside)) or any(
-            speakers.begins(part, said) for _, part in _beginnings(inside)
-        )
+        has_label = any(not key.endswith("\n") for key in speakers.within(inside))
+        is_claim = has_label or any(speakers.begins(part, said) for _, part in _beginnings(inside))
         return _QUOTED * len(match[0]) if is_claim else match[0]
 
     outside = _QUOTATION.sub(hidden, line)

@@ -82,9 +82,8 @@ def check(text: str, previous: str, turns: Sequence[ChatMessage]) -> None:
     if replaces_summary and len(telling & new) < _MANY_WORDS:
         expected = known
     # A summary in another script shares few words with what it summarizes.
-    is_comparable = (
-        len(telling) < _WORDS_IN_ANOTHER_SCRIPT or abs(_latin_share(telling) - _latin_share(expected)) < _ANOTHER_SCRIPT
-    )
+    difference = abs(_latin_share(telling) - _latin_share(expected))
+    is_comparable = len(telling) < _WORDS_IN_ANOTHER_SCRIPT or difference < _ANOTHER_SCRIPT
     if expected and is_comparable and telling.isdisjoint(expected):
         raise TooLittle(text)
 
@@ -128,8 +127,6 @@ def _telling(texts: Iterable[str]) -> set[str]:
 
 
 def _is_telling(word: str) -> bool:
-    return (
-        len(word) > (2 if word.isascii() else 1)
-        and not _ABOUT_ANSWERS.match(word)
-        and not any(word in language.stop_words for language in tokenizer.LANGUAGES)
-    )
+    if len(word) <= (2 if word.isascii() else 1) or _ABOUT_ANSWERS.match(word):
+        return False
+    return not any(word in language.stop_words for language in tokenizer.LANGUAGES)

@@ -73,9 +73,8 @@ class Requests:
     def again(self, request: ChatRequest, answer: str, reason: str) -> ChatRequest:
         """Return ``request`` with an ``answer`` that is no summary, and the ``reason`` why it is none."""
         said = ChatMessage.ai(answer[:_LONGEST_QUOTE])
-        return ChatRequest(
-            [*request.messages, said, ChatMessage.human(f"{reason} Write the new summary.")], request.fold
-        )
+        asked = ChatMessage.human(f"{reason} Write the new summary.")
+        return ChatRequest([*request.messages, said, asked], request.fold)
 
     def count(self, text: str) -> int:
         """Return the tokens of a summary with this text in a context."""

@@ -87,9 +87,8 @@ def carry(fold: Fold, chunk: Chunk) -> None:
     """Publish a version that covers ``chunk`` with the text of the summary before it. Raises :class:`.LeaseLost`."""
     known = _identifiers(fold, chunk)
     room = _room(fold.memory.requests, known)
-    _publish(
-        fold, _version(fold, chunk, fold.previous, known, room, model="", shortened=False, fallback=False, carried=True)
-    )
+    made = {"model": "", "shortened": False, "fallback": False, "carried": True}
+    _publish(fold, _version(fold, chunk, fold.previous, known, room, **made))
     logger.warning(
         "Messages %d to %d of session %s have nothing that could be summarized. Its summary %d is the same text.",
         chunk.first,

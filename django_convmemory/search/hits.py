@@ -54,10 +54,9 @@ class Hit(NamedTuple):
     def pieces(self) -> list[Piece]:
         """The excerpt in pieces, so that a page can show which words match. Together they are the whole excerpt."""
         ends = [0, *itertools.chain.from_iterable(self.marks), len(self.excerpt)]
+        ranges = enumerate(itertools.pairwise(ends))
         # Every second piece is a mark.
-        pieces = [
-            Piece(self.excerpt[start:end], bool(n % 2)) for n, (start, end) in enumerate(itertools.pairwise(ends))
-        ]
+        pieces = [Piece(self.excerpt[start:end], bool(number % 2)) for number, (start, end) in ranges]
         return [piece for piece in pieces if piece.text]
 
 

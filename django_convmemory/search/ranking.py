@@ -102,11 +102,8 @@ def rank(
     compared = _compared(parts, sorted({*_candidates(parts, own), *_candidates(parts, of_days)}))
     lengths = b"".join([part.lengths[part.start : part.end] for part in parts])
     # A message without words is not found, although its neighbours are: it is pinned, redacted or reasoning.
-    scored = [
-        (score, number)
-        for score, number in zip(_scores(compared, weights, norms), compared.numbers, strict=True)
-        if score and lengths[number]
-    ]
+    scores = zip(_scores(compared, weights, norms), compared.numbers, strict=True)
+    scored = [(score, number) for score, number in scores if score and lengths[number]]
     least = min(heapq.nlargest(limit, scored), default=(0.0, 0))[0] / (SPEAKER_FACTOR * DAY_FACTOR)
     found: list[tuple[float, int, int, float]] = []
     starts = [part.base + part.start for part in compared.parts]
@@ -199,11 +196,8 @@ class _Lookup:
         self._characters = list(enumerate(sorted(query.characters), len(query.terms)))
         self.repeated = [*query.terms.values(), *(1 for _ in self._characters)] or [1] * self.date_alone
         # Two words can have a term in common.
-        self._terms: list[_Term] = [
-            (term, f"\n{term}\t", segments.checksum(term), word)
-            for word, forms in enumerate(query.terms)
-            for term in forms
-        ]
+        terms = [(term, word) for word, forms in enumerate(query.terms) for term in forms]
+        self._terms: list[_Term] = [(term, f"\n{term}\t", segments.checksum(term), word) for term, word in terms]
         self._by_term: dict[str, list[_Term]] = {}
         for term in self._terms:
             self._by_term.setdefault(term[0], []).append(term)

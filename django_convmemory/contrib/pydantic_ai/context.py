@@ -63,9 +63,8 @@ class ConvMemoryContext(AbstractCapability[Any]):
         memory = self.store.memory
         items = entries.history(memory, session, through=session.last_position)
         last, at = None, 0
-        for message, stored, item in zip(
-            own, messages.validated([item.message for item in items]), items, strict=False
-        ):
+        kept = messages.validated([item.message for item in items])
+        for message, stored, item in zip(own, kept, items, strict=False):
             if message != stored:
                 break
             if isinstance(message, ModelResponse):

@@ -170,9 +170,8 @@ class ConvMemoryConversationStore(ConversationStore):
             present = set(stored.values_list("entry_id", flat=True))
             fields["branches"] = [_known(tip, session.pk) for tip in branches if tip in present]
         head = entries.head(self.memory, session)
-        record = _records.validate_json(
-            dumps({**fields, "conversation_id": session.key, "head_id": None, "revision": _revision(session)})
-        )
+        fields |= {"conversation_id": session.key, "head_id": None, "revision": _revision(session)}
+        record = _records.validate_json(dumps(fields))
         record.head_id = None if head is None else _known(head, session.pk)
         record.branches = fields.get("branches") or []
         record.updated_at = session.updated_at if kept is None else kept.saved_at

@@ -122,10 +122,8 @@ class Importer:
         """Append messages as the memory does, with what the record says of them."""
         times = [recorded.created_at for recorded in messages]
         entries = self.memory.entries([recorded.message for recorded in messages], created_at=times)
-        entries = [
-            entry._replace(reply_to=recorded.reply_to, cut_off=recorded.cut_off)
-            for entry, recorded in zip(entries, messages, strict=True)
-        ]
+        pairs = zip(entries, messages, strict=True)
+        entries = [entry._replace(reply_to=said.reply_to, cut_off=said.cut_off) for entry, said in pairs]
         return self.memory.append_batch(name, Batch(entries, ids=ids))
 
     def _complete(self, session: SessionHandle, record: Record) -> int:

@@ -156,11 +156,8 @@ def parse(place: str, value: Any) -> Record:
     for field in ("key", "messages"):
         if field not in value:
             raise ValueError(f"the record has no {field!r}. Add it.")
-    texts: dict[str, Any] = {
-        field: check_text(_typed(value[field], str, field), field)
-        for field in ("key", "owner", "visitor", "title")
-        if field in value
-    }
+    given = [field for field in ("key", "owner", "visitor", "title") if field in value]
+    texts: dict[str, Any] = {field: check_text(_typed(value[field], str, field), field) for field in given}
     if "owner" in texts and "visitor" in texts:
         raise ValueError("a session belongs to an owner or to a visitor. Remove one of them.")
     if len(texts.get("title", "")) > _MAX_TITLE:
@@ -175,14 +172,11 @@ def parse(place: str, value: Any) -> Record:
                 f"there is a note on position {position!r:.100}, but positions are 1 to {len(messages)}. "
                 "Correct or remove it."
             )
-    times: dict[str, Any] = {
-        field: _time(value[field], field) for field in ("created_at", "archived_at", "starred_at") if field in value
-    }
+    given = [field for field in ("created_at", "archived_at", "starred_at") if field in value]
+    times: dict[str, Any] = {field: _time(value[field], field) for field in given}
     created_at = times.pop("created_at", None)
-    recorded = [
-        _message(message, notes.get(str(position), {}), position, created_at)
-        for position, message in enumerate(messages, 1)
-    ]
+    numbered = enumerate(messages, 1)
+    recorded = [_message(message, notes.get(str(number), {}), number, created_at) for number, message in numbered]
     return Record(
         place=place,
         messages=recorded,

@@ -68,9 +68,8 @@ class Command(BaseCommand):
         using = choices.database(options)
         aliases, dry_run = choices.aliases(options, using), options["dry_run"]
         prune = {"inactive_for": _sessions, "attempts_older_than": _attempts, "versions_older_than": _versions}
-        ages = {
-            name: _seconds(options[name], f"--{name.replace('_', '-')}") for name in prune if options[name] is not None
-        }
+        given = [name for name in prune if options[name] is not None]
+        ages = {name: _seconds(options[name], f"--{name.replace('_', '-')}") for name in given}
         if not ages:
             raise CommandError(
                 "What should be deleted? Give --inactive-for, --attempts-older-than or --versions-older-than.",
@@ -161,12 +160,11 @@ def _versions(seconds: int, using: str, aliases: list[str], dry_run: bool) -> st
     for first, last in _id_ranges(sessions):
         in_range = versions.filter(session_id__gte=first, session_id__lte=last).order_by("session_id", "version")
         rows = in_range.values_list("session_id", "session__current_version", *_VERSION_COLUMNS)
+        by_session = itertools.groupby(rows.iterator(chunk_size=1000), key=operator.itemgetter(0, 1))
         # All rows are read before some of them are deleted.
         numbers = {
             session_id: len(_unneeded(current, (row[2:] for row in session_rows), before))
-            for (session_id, current), session_rows in itertools.groupby(
-                rows.iterator(chunk_size=1000), key=operator.itemgetter(0, 1)
-            )
+            for (session_id, current), session_rows in by_session
         }
         for session_id, number in numbers.items():
             if number:

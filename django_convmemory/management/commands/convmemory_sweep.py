@@ -107,11 +107,8 @@ class Command(BaseCommand):
                     f"memories[{alias!r}] makes no summaries and no index: nothing in it is ever due.", returncode=2
                 )
         chosen = [memories[alias] for alias in dict.fromkeys(aliases or memories)]
-        return [
-            folding_here(memory) if inline or not memory.scheduler.queues else memory
-            for memory in chosen
-            if memory.needs_worker
-        ]
+        swept = [memory for memory in chosen if memory.needs_worker]
+        return [folding_here(memory) if inline or not memory.scheduler.queues else memory for memory in swept]
 
     def _wait(self, seconds: float) -> None:
         # The pause has small steps, and the signal's handler only sets a flag: it may not use locks that this thread
