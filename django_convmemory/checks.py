@@ -49,14 +49,8 @@ _ROOM_FOR_ANY_COUNTER = 150
 
 def register() -> None:
     """Register the checks of this app."""
-    for check in (
-        check_settings,
-        check_scheduler,
-        check_identifiers,
-        check_atomic_requests,
-        check_times,
-        check_routers,
-    ):
+    ours = (check_settings, check_scheduler, check_identifiers, check_atomic_requests, check_times, check_routers)
+    for check in ours:
         checks.register(check, "convmemory")
     checks.register(check_database, checks.Tags.database)
 

@@ -171,11 +171,8 @@ def export(modeladmin: admin.ModelAdmin[Any], request: HttpRequest, queryset: An
 
 def download(sessions: models.SessionQuerySet, filename: str) -> StreamingHttpResponse:
     """Return a file with the records of ``sessions``, read while it is sent."""
-    return StreamingHttpResponse(
-        exporting.records(sessions),
-        content_type="application/jsonl",
-        headers={"Content-Disposition": f'attachment; filename="{filename}"'},
-    )
+    headers = {"Content-Disposition": f'attachment; filename="{filename}"'}
+    return StreamingHttpResponse(exporting.records(sessions), content_type="application/jsonl", headers=headers)
 
 
 def _is_for_all(modeladmin: admin.ModelAdmin[Any], request: HttpRequest) -> bool:

@@ -113,15 +113,10 @@ def bubble(row: Any, explained: Explained) -> Bubble:
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else list(content or ())
     texts = [text for part in parts[:MAX_PARTS] if (text := _part(part))] + said_elsewhere(message.extra)
     calls = [Call(call["id"], *called(call)) for call in message.tool_calls]
-    return Bubble(
-        row,
-        explained,
-        texts=[text[:MAX_TEXT] for text in texts],
-        calls=[Call(call.id, call.name[:MAX_NAME], call.arguments[:MAX_TEXT]) for call in calls[:MAX_PARTS]],
-        cut=row.large
-        or any(len(text) > MAX_TEXT for text in [*texts, *(call.arguments for call in calls)])
-        or max(len(parts), len(calls)) > MAX_PARTS,
-    )
+    is_long = any(len(text) > MAX_TEXT for text in [*texts, *(call.arguments for call in calls)])
+    cut = row.large or is_long or max(len(parts), len(calls)) > MAX_PARTS
+    calls = [Call(call.id, call.name[:MAX_NAME], call.arguments[:MAX_TEXT]) for call in calls[:MAX_PARTS]]
+    return Bubble(row, explained, [text[:MAX_TEXT] for text in texts], calls, cut)
 
 
 def _part(part: Mapping[str, Any]) -> str:

@@ -149,11 +149,8 @@ class OpenAIChatModel:
             raise exceptions.ModelMisconfigured(
                 "No model is named. Set the option model, or the variable OPENAI_MODEL."
             )
-        return {
-            "model": model,
-            "messages": [message.to_openai() for message in request.messages],
-            "extra_body": self._parameters,
-        }
+        messages = [message.to_openai() for message in request.messages]
+        return {"model": model, "messages": messages, "extra_body": self._parameters}
 
     def _fetch(self, arguments: dict[str, Any]) -> openai_replies.Reply | exceptions.ChatModelError:
         try:

@@ -125,12 +125,8 @@ def _messages(given: Sequence[FrameworkMessage]) -> list[BaseMessage]:
 
 def _chat_messages(messages: Sequence[BaseMessage]) -> list[chat.ChatMessage]:
     try:
-        items = to_jsonable_python(
-            [chat.storable(message_to_dict(message)) for message in messages],
-            bytes_mode="base64",
-            inf_nan_mode="null",
-            serialize_unknown=True,
-        )
+        made = [chat.storable(message_to_dict(message)) for message in messages]
+        items = to_jsonable_python(made, bytes_mode="base64", inf_nan_mode="null", serialize_unknown=True)
         stored = [langchain_items.message(item) for item in items]
         messages_from_dict(items)
     except (ValueError, RecursionError) as error:

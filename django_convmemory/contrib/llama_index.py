@@ -32,15 +32,7 @@ FORMAT = "llama_index"
 
 Item = dict[str, Any]
 
-_ROLES = {
-    "system": "system",
-    "developer": "developer",
-    "user": "user",
-    "assistant": "assistant",
-    "chatbot": "assistant",
-    "model": "assistant",
-    "tool": "tool",
-}
+_ROLES = {role: role for role in chat.ROLES} | {"chatbot": "assistant", "model": "assistant"}
 _SILENT = frozenset({"cache", "thinking", "tool_call"})
 
 

@@ -231,13 +231,8 @@ def _fail(fold: Fold, error: exceptions.ChatModelError) -> Result:
         logger.warning("The rebuild of session %s failed: %s", claim.session_id, text)
     else:
         delay, counts = fold.situation.retry(error)
-        again = fold.release(
-            retry_in=delay,
-            error=text,
-            uncount=not counts,
-            window=fold.known_window,
-            queued=fold.memory.queues(delay),
-        )
+        queued, window = fold.memory.queues(delay), fold.known_window
+        again = fold.release(retry_in=delay, error=text, uncount=not counts, window=window, queued=queued)
         logger.warning(
             "Compaction of session %s failed. It is tried again in %.0f s or later: %s", claim.session_id, delay, text
         )

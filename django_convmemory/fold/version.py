@@ -56,17 +56,9 @@ def write(fold: Fold, chunk: Chunk, model: ChatModel) -> Steps[None]:
             raise
     by_fallback = model is fold.memory.fallback
     was_unavailable = fold.own_error is None or isinstance(fold.own_error, exceptions.ModelUnavailable)
-    version = _version(
-        fold,
-        chunk,
-        text,
-        known,
-        room,
-        model=answer.model,
-        shortened=text != answer.text,
-        fallback=by_fallback,
-        stand_in=by_fallback and was_unavailable and fold.memory.options.rebuild_stand_ins,
-    )
+    stand_in = by_fallback and was_unavailable and fold.memory.options.rebuild_stand_ins
+    made = {"model": answer.model, "shortened": text != answer.text, "fallback": by_fallback, "stand_in": stand_in}
+    version = _version(fold, chunk, text, known, room, **made)
     attempt = None if is_recorded else call.attempt(fold, chunk, answer, AttemptOutcome.PUBLISHED)
     _publish(fold, version, attempt)
     logger.log(

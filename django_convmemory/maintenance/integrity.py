@@ -83,14 +83,9 @@ def orphans(using: str) -> Iterator[Finding]:
     """Yield a finding for each session that has messages, summaries, segments or used keys, but no row."""
     for model in (models.Message, models.Summary, models.Segment, models.UsedKey):
         # NOT EXISTS: for NOT IN, PostgreSQL reads all sessions again for each row if they do not fit into its memory.
-        session_ids: Iterable[Any] = (
-            model.objects.using(using)
-            .filter(~Exists(models.Session.objects.filter(pk=OuterRef("session_id"))))
-            .order_by("session_id")
-            .values_list("session_id", flat=True)
-            .distinct()
-        )
-        for session_id in session_ids:
+        session = models.Session.objects.filter(pk=OuterRef("session_id"))
+        rows: Any = model.objects.using(using).filter(~Exists(session)).order_by("session_id")
+        for session_id in rows.values_list("session_id", flat=True).distinct():
             yield Finding("orphan", session_id, f"there are {model._meta.verbose_name_plural}, but there is no session")
 
 

@@ -40,11 +40,8 @@ _Conversation = Annotated[str, Field(description="The id of a conversation, as s
 
 def server(memory: ConversationMemory, owner: Any) -> MCPServer[Any]:
     """Return a server for the conversations that the user ``owner`` has in ``memory``, with three tools."""
-    made: MCPServer[Any] = MCPServer(
-        "django-convmemory",
-        instructions=f"The user's past conversations. {_QUOTED}",
-        log_level="WARNING",
-    )
+    about = f"The user's past conversations. {_QUOTED}"
+    made: MCPServer[Any] = MCPServer("django-convmemory", instructions=about, log_level="WARNING")
     tools = _Tools(memory, owner)
     for tool in (tools.search_conversations, tools.read_messages, tools.read_summary):
         made.add_tool(

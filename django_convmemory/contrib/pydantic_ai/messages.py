@@ -28,13 +28,10 @@ Json = dict[str, Any]
 
 # What pydantic-ai notes for itself. Such parts go with the part that follows.
 _NOTES = frozenset(
-    {
-        "tool-availability-delta",
-        "capability-load-delta",
-        "model-settings-delta",
-        "instruction-delta",
-        "instruction-baseline",
-    }
+    [
+        *("tool-availability-delta", "capability-load-delta", "model-settings-delta"),
+        *("instruction-delta", "instruction-baseline"),
+    ]
 )
 _FILES = frozenset({"image-url", "audio-url", "video-url", "document-url", "binary", "uploaded-file"})
 _CALLS_AND_RESULTS = frozenset({"tool-call", "tool-return", "retry-prompt"})
@@ -186,10 +183,8 @@ def _response(parts: Sequence[Json]) -> Json:
         for part in parts
         if (text := _told(part))
     ]
-    calls = [
-        forms.call(_call_id(part), part["tool_name"], as_text(part.get("args") or {}))
-        for part in _of_kind(parts, "tool-call")
-    ]
+    made = _of_kind(parts, "tool-call")
+    calls = [forms.call(_call_id(part), part["tool_name"], as_text(part.get("args") or {})) for part in made]
     fields = {"role": "assistant", "content": content_parts.joined(told) or None, "tool_calls": calls}
     return {**fields, "kind": REASONING} if parts and not told and not calls else fields
 
