@@ -133,11 +133,9 @@ def currency() -> str:
     value = getattr(settings, CURRENCY, "")
     if isinstance(value, str) and len(value) <= MAX_CURRENCY_LENGTH and value.isprintable():
         return value.strip()
-    raise _invalid(
-        "convmemory.E013",
-        f"{CURRENCY} is {value!r:.100}, which is not a string of at most {MAX_CURRENCY_LENGTH} printable characters.",
-        'Write a code or a symbol, such as "USD" or "€".',
-    )
+    what = f"a string of at most {MAX_CURRENCY_LENGTH} printable characters"
+    message = f"{CURRENCY} is {value!r:.100}, which is not {what}."
+    raise _invalid("convmemory.E013", message, 'Write a code or a symbol, such as "USD" or "€".')
 
 
 def problems() -> list[Problem]:
@@ -264,11 +262,8 @@ def _price(chat_model: Any, where: str) -> Price | None:
         if not all(amount.is_finite() and amount >= 0 for amount in price if amount is not None):
             raise ValueError("a price is negative or infinite")
     except (TypeError, ValueError, ArithmeticError) as error:
-        raise _invalid(
-            "convmemory.E009",
-            f"{where} is {value!r:.100}: {error}.",
-            'Write {"input": 0.25, "output": 2.0}: the price of a million tokens.',
-        ) from error
+        hint = 'Write {"input": 0.25, "output": 2.0}: the price of a million tokens.'
+        raise _invalid("convmemory.E009", f"{where} is {value!r:.100}: {error}.", hint) from error
     return price
 
 
@@ -277,11 +272,8 @@ def _build_backend(key: str, value: Any, where: str, backend: _Backend) -> Any:
     if value is None and key in _OPTIONAL:
         return None
     if not isinstance(value, Mapping) or not isinstance(value.get("BACKEND"), str):
-        raise _invalid(
-            backend.check_id,
-            f"{where} must be a dict with a BACKEND, not {_shape(value)}.",
-            'Write {"BACKEND": "dotted.path.of.a.Class", "OPTIONS": {…}}.',
-        )
+        message = f"{where} must be a dict with a BACKEND, not {_shape(value)}."
+        raise _invalid(backend.check_id, message, 'Write {"BACKEND": "dotted.path.of.a.Class", "OPTIONS": {…}}.')
     keys = ("BACKEND", "OPTIONS", "PRICE") if key == "CHAT_MODEL" else ("BACKEND", "OPTIONS")
     _check_known(backend.check_id, where, "key", value, keys)
     path, options = value["BACKEND"], value.get("OPTIONS") or {}

@@ -45,14 +45,9 @@ def token_chart(rows: Sequence[tuple[int, int, int]], budget: int | None) -> Tok
     def y(tokens: int) -> float:
         return round(HEIGHT - MARGIN - tokens / maximum * (HEIGHT - 2 * MARGIN), 1)
 
-    return TokenChart(
-        history=" ".join(f"{x(position)},{y(tokens)}" for position, tokens, _ in rows),
-        context=" ".join(f"{x(position)},{y(tokens)}" for position, _, tokens in rows),
-        budget_y=None if budget is None else y(budget),
-        maximum=maximum,
-        last_position=last,
-        rows=rows,
-    )
+    history = " ".join(f"{x(position)},{y(tokens)}" for position, tokens, _ in rows)
+    context = " ".join(f"{x(position)},{y(tokens)}" for position, _, tokens in rows)
+    return TokenChart(history, context, None if budget is None else y(budget), maximum, last, rows)
 
 
 class BarPart(NamedTuple):

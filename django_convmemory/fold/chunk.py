@@ -150,14 +150,9 @@ def choose(fold: Fold, tail: Sequence[Turn], ends: Sequence[int], start: int) ->
     number = claim.parts + 1
     # What is left after the part with the last number is cut.
     is_last = part.last or number >= MAX_PARTS
-    return dataclasses.replace(
-        chunk,
-        turns=part.turns,
-        following=end if is_last else start,
-        part_end=None if is_last else part.end,
-        number=number,
-        cut=is_last and not part.last,
-    )
+    following, part_end = (end, None) if is_last else (start, part.end)
+    cut = is_last and not part.last
+    return dataclasses.replace(chunk, turns=part.turns, following=following, part_end=part_end, number=number, cut=cut)
 
 
 def end_of(turns: Sequence[Turn], ends: Sequence[int], start: int, window: int) -> int:

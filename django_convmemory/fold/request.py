@@ -7,6 +7,7 @@ import datetime as dt
 import functools
 import hashlib
 from collections.abc import Sequence
+from typing import Any
 
 from django_convmemory import messages
 from django_convmemory.chat_models.base import ChatRequest, FoldData
@@ -41,33 +42,20 @@ class Requests:
         days = [transcript.day(row.created_at, self.zone) for row in rows]
         turns = [row.message for row in rows]
         text = transcript.of(turns, days)
+        words, instructions = self.words(max_tokens), self.options.instructions
+        fence = transcript.fence(previous, text, instructions)
         material = FoldMaterial(
-            previous=previous,
-            transcript=text,
-            part=part,
-            words=self.words(max_tokens),
-            fence=transcript.fence(previous, text, self.options.instructions),
-            instructions=self.options.instructions,
+            previous=previous, transcript=text, part=part, words=words, fence=fence, instructions=instructions
         )
-        fold = FoldData(
-            previous=previous,
-            turns=turns,
-            days=days,
-            max_tokens=max_tokens,
-            count=self.count,
-            fence=material.fence,
-        )
+        fold = FoldData(previous=previous, turns=turns, days=days, max_tokens=max_tokens, count=self.count, fence=fence)
         return ChatRequest(_coerced(self.prompts.fold(material)), fold)
 
     def shorten(self, text: str, *, max_tokens: int) -> ChatRequest:
         """Return the request to shorten a summary that is too long."""
-        material = ShortenMaterial(
-            summary=text,
-            words=self.words(max_tokens),
-            fence=transcript.fence(text, self.options.instructions),
-            instructions=self.options.instructions,
-        )
-        fold = FoldData(previous=text, turns=(), max_tokens=max_tokens, count=self.count, fence=material.fence)
+        words, instructions = self.words(max_tokens), self.options.instructions
+        fence = transcript.fence(text, instructions)
+        material = ShortenMaterial(summary=text, words=words, fence=fence, instructions=instructions)
+        fold = FoldData(previous=text, turns=(), max_tokens=max_tokens, count=self.count, fence=fence)
         return ChatRequest(_coerced(self.prompts.shorten(material)), fold)
 
     def again(self, request: ChatRequest, answer: str, reason: str) -> ChatRequest:
@@ -99,17 +87,11 @@ class Requests:
 
         It is made of the requests for a sample, so it has whatever a class of prompts writes, but no date of today.
         """
-        instructions = self.options.instructions
-        material = FoldMaterial(
-            previous="They met.",
-            transcript="[day] 2001-01-01 Monday\n[user] Hello.",
-            part=2,
-            words=100,
-            fence="quoted-sample",
-            instructions=instructions,
-        )
+        shared: Any = {"words": 100, "fence": "quoted-sample", "instructions": self.options.instructions}
+        said = "[day] 2001-01-01 Monday\n[user] Hello."
+        material = FoldMaterial(previous="They met.", transcript=said, part=2, **shared)
         first, whole = dataclasses.replace(material, previous="", part=None), dataclasses.replace(material, part=None)
-        shorten = ShortenMaterial(summary="They met.", words=100, fence="quoted-sample", instructions=instructions)
+        shorten = ShortenMaterial(summary="They met.", **shared)
         samples = [*map(self.prompts.fold, (first, whole, material)), self.prompts.shorten(shorten)]
         written = [message.to_openai() for sample in samples for message in _coerced(sample)]
         return hashlib.sha256(messages.dumps(written).encode()).hexdigest()

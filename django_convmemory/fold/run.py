@@ -104,12 +104,9 @@ def rebuild(fold: Fold, *, whole: bool) -> Steps[Result]:
     fold.admission = call.admission(fold, despite_pause=whole)
     if not fold.admission.own:
         return Result(Outcome.STALLED)
+    prompt_hash = fold.memory.requests.prompt_hash
     claim = fold.memory.store.claim_rebuild(
-        fold.run.session_id,
-        lease=fold.lease,
-        prompt_hash=fold.memory.requests.prompt_hash,
-        whole=whole,
-        wait=_REBUILD_WAIT,
+        fold.run.session_id, lease=fold.lease, prompt_hash=prompt_hash, whole=whole, wait=_REBUILD_WAIT
     )
     return (yield from _claimed(fold, claim))
 
@@ -231,7 +228,8 @@ def _fail(fold: Fold, error: exceptions.ChatModelError) -> Result:
         logger.warning("The rebuild of session %s failed: %s", claim.session_id, text)
     else:
         delay, counts = fold.situation.retry(error)
-        queued, window = fold.memory.queues(delay), fold.known_window
+        queued = fold.memory.queues(delay)
+        window = fold.known_window
         again = fold.release(retry_in=delay, error=text, uncount=not counts, window=window, queued=queued)
         logger.warning(
             "Compaction of session %s failed. It is tried again in %.0f s or later: %s", claim.session_id, delay, text

@@ -403,13 +403,12 @@ class Batch:
         """The SHA-256 of the content. It tells a retry from another use of the same key."""
         if self.asked is not None:
             return hashlib.sha256(json.dumps(list(self.asked)).encode()).hexdigest()
-        content: list[Any] = [
-            [
-                *(entry.message.as_stored(), entry.message.kind, entry.message.metadata, entry.usage),
-                *([] if entry.message.format == CHAT else [entry.message.format, entry.message.item]),
-            ]
-            for entry in self.entries
-        ]
+        content: list[Any] = []
+        for entry in self.entries:
+            message = entry.message
+            content.append([message.as_stored(), message.kind, message.metadata, entry.usage])
+            if message.format != CHAT:
+                content[-1] += [message.format, message.item]
         if self.replaces is not None:
             content.append(["replaces", self.replaces])
         return hashlib.sha256(json.dumps(content, sort_keys=True, ensure_ascii=False).encode()).hexdigest()

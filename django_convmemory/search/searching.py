@@ -170,15 +170,7 @@ def read(
 def hit(found: RankedMessage, query: Query, *, length: int = 240) -> Hit:
     """Return a match as a hit, with an excerpt of at most ``length`` characters."""
     stored = found.stored
-    text, marks = hits.excerpt(spoken(stored.message), query, length=length)
-    return Hit(
-        session=found.searchable.name,
-        position=stored.position,
-        created_at=stored.created_at,
-        role=stored.message.role,
-        score=found.match.score,
-        excerpt=text,
-        marks=marks,
-        neighbours=found.neighbours,
-        name=stored.message.name,
-    )
+    message = stored.message
+    text, marks = hits.excerpt(spoken(message), query, length=length)
+    said = (stored.position, stored.created_at, message.role, found.match.score, text, marks)
+    return Hit(found.searchable.name, *said, found.neighbours, message.name)

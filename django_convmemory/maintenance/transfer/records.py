@@ -177,15 +177,9 @@ def parse(place: str, value: Any) -> Record:
     created_at = times.pop("created_at", None)
     numbered = enumerate(messages, 1)
     recorded = [_message(message, notes.get(str(number), {}), number, created_at) for number, message in numbered]
-    return Record(
-        place=place,
-        messages=recorded,
-        metadata=metadata,
-        ids=_ids(value["ids"], len(messages)) if "ids" in value else None,
-        used_keys=_used_keys(value.get("used_keys", []), [message.message.role for message in recorded]),
-        **texts,
-        **times,
-    )
+    ids = _ids(value["ids"], len(messages)) if "ids" in value else None
+    keys = _used_keys(value.get("used_keys", []), [message.message.role for message in recorded])
+    return Record(place=place, messages=recorded, metadata=metadata, ids=ids, used_keys=keys, **texts, **times)
 
 
 def _ids(value: Any, count: int) -> list[uuid.UUID]:
