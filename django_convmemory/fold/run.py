@@ -146,12 +146,10 @@ def _fold(fold: Fold) -> Steps[Result]:
             if done == planned.split:
                 planned, done = chunks.plan(fold), 0
     is_rest = done < planned.split or not planned.is_all
+    rebuild_in = 0.0 if fold.claim.rebuilding and is_rest else None
+    window = fold.known_window if is_rest else None
     # Without a version, the run does not go on.
-    due = fold.release(
-        rebuild_in=0.0 if fold.claim.rebuilding and is_rest else None,
-        window=fold.known_window if is_rest else None,
-        queued=published and fold.memory.queues(0.0),
-    )
+    due = fold.release(rebuild_in=rebuild_in, window=window, queued=published and fold.memory.queues(0.0))
     if not published:
         if due:
             logger.warning("Session %s is marked due, but nothing in it can be folded.", fold.run.session_id)
