@@ -47,8 +47,8 @@ def _pieces(row: Any, using: str) -> Generator[str, None, int]:
     """
     while True:
         with contextlib.ExitStack() as files:
-            opened = functools.partial(tempfile.SpooledTemporaryFile, _IN_MEMORY, "w+", encoding="utf-8", newline="\n")
-            parts: dict[str, IO[str]] = {name: files.enter_context(opened()) for name in _PARTS}
+            opened: Any = functools.partial(tempfile.SpooledTemporaryFile, _IN_MEMORY, encoding="utf-8", newline="\n")
+            parts = {name: files.enter_context(opened(mode="w+")) for name in _PARTS}
             transcribed = _transcribe(row.pk, using, parts)
             if transcribed is None:
                 continue
