@@ -79,14 +79,27 @@ REFUSAL_TEXTS: Final = _one_of(
 )
 
 SETUP_WORDS: Final = frozenset(
-    [
+    {
         # The account. The status does not tell: OpenAI answers 429, which otherwise means a rate limit.
-        *("account_deactivated", "arrearage", "billing_error", "billing_hard_limit_reached", "billing_not_active"),
-        *("credit_balance_exhausted", "exceeded_current_quota_error", "insufficient_quota", "payment_required"),
-        *("organization_spend_limit_exceeded", "organization_usage_limit_exceeded", "project_spend_limit_exceeded"),
+        "account_deactivated",
+        "arrearage",
+        "billing_error",
+        "billing_hard_limit_reached",
+        "billing_not_active",
+        "credit_balance_exhausted",
+        "exceeded_current_quota_error",
+        "insufficient_quota",
+        "organization_spend_limit_exceeded",
+        "organization_usage_limit_exceeded",
+        "payment_required",
+        "project_spend_limit_exceeded",
         # The key or the model, from servers that answer 400.
-        *("deploymentnotfound", "invalid_api_key", "invalid_model", "model_decommissioned", "model_not_found"),
-    ]
+        "deploymentnotfound",
+        "invalid_api_key",
+        "invalid_model",
+        "model_decommissioned",
+        "model_not_found",
+    }
 )
 SETUP_TEXTS: Final = _one_of(
     r"credit balance is too low",  # Anthropic's compatible endpoint
