@@ -1,6 +1,6 @@
 """The columns of a message. Everything that the ORM store does with them is derived from ``MESSAGE_COLUMNS``.
 
-To add a column, add a field to :class:`~django_convmemory.models.Message`, a migration, and an entry to the table.
+CONTRIBUTING.md has the recipe for a new column.
 """
 
 from __future__ import annotations
