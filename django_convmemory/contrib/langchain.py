@@ -27,7 +27,6 @@ from django_convmemory.contrib.framework_messages import FrameworkMessage, View
 from django_convmemory.exceptions import InvalidMessage
 from django_convmemory.memory import memories
 from django_convmemory.operations.arguments import NOT_GIVEN
-from django_convmemory.operations.folding import asynchronous
 
 _TYPES = {"user": "human", "assistant": "ai", "system": "system", "developer": "system", "tool": "tool"}
 
@@ -102,14 +101,18 @@ class ConvMemoryChatMessageHistory(BaseChatMessageHistory):
         framework_messages.store(self.session, _chat_messages(messages))
         self._given.clear()
 
-    aadd_messages = asynchronous(add_messages)
+    async def aadd_messages(self, messages: Sequence[BaseMessage]) -> None:
+        """The asynchronous twin of :meth:`add_messages`."""
+        await sync_to_async(self.add_messages)(messages)
 
     def clear(self) -> None:
         """Delete all messages and summaries."""
         self.session.clear()
         self._given.clear()
 
-    aclear = asynchronous(clear)
+    async def aclear(self) -> None:
+        """The asynchronous twin of :meth:`clear`."""
+        await sync_to_async(self.clear)()
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, BaseChatMessageHistory):

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.memory import BaseMemory
 from pydantic import PrivateAttr, ValidationError
@@ -24,7 +25,6 @@ from django_convmemory.contrib.framework_messages import FrameworkMessage, View
 from django_convmemory.exceptions import InvalidMessage
 from django_convmemory.memory import memories
 from django_convmemory.operations.arguments import NOT_GIVEN
-from django_convmemory.operations.folding import asynchronous
 from django_convmemory.operations.handles import SessionHandle
 from django_convmemory.rules.values import SessionName
 
@@ -88,19 +88,25 @@ class ConvMemory(BaseMemory):
         """Return the messages for the next request. The arguments are ignored."""
         return self._read("context")
 
-    aget = asynchronous(get)
+    async def aget(self, input: str | None = None, **kwargs: Any) -> list[ChatMessage]:  # noqa: A002
+        """The asynchronous twin of :meth:`get`."""
+        return await sync_to_async(self.get)(input, **kwargs)
 
     def get_all(self) -> list[ChatMessage]:
         """Return all messages, folded or not."""
         return self._read("history")
 
-    aget_all = asynchronous(get_all)
+    async def aget_all(self) -> list[ChatMessage]:
+        """The asynchronous twin of :meth:`get_all`."""
+        return await sync_to_async(self.get_all)()
 
     def put(self, message: ChatMessage) -> None:
         """Store a message. Raises what :meth:`put_messages` raises."""
         self.put_messages([message])
 
-    aput = asynchronous(put)
+    async def aput(self, message: ChatMessage) -> None:
+        """The asynchronous twin of :meth:`put`."""
+        await self.aput_messages([message])
 
     def put_messages(self, messages: Sequence[ChatMessage]) -> None:
         """Store ``messages``: all of them, or none. Without any, it does nothing.
@@ -111,7 +117,9 @@ class ConvMemory(BaseMemory):
         framework_messages.store(self.session, _chat_messages(messages))
         self._given.clear()
 
-    aput_messages = asynchronous(put_messages)
+    async def aput_messages(self, messages: Sequence[ChatMessage]) -> None:
+        """The asynchronous twin of :meth:`put_messages`."""
+        await sync_to_async(self.put_messages)(messages)
 
     def set(self, messages: Sequence[ChatMessage]) -> None:
         """Replace all messages, summaries included, with ``messages``.
@@ -122,14 +130,18 @@ class ConvMemory(BaseMemory):
         framework_messages.assign(self.session, self._lists(), list(messages), _chat_messages)
         self._given.clear()
 
-    aset = asynchronous(set)  # noqa: A003  the method above
+    async def aset(self, messages: Sequence[ChatMessage]) -> None:
+        """The asynchronous twin of :meth:`set`."""
+        await sync_to_async(self.set)(messages)
 
     def reset(self) -> None:
         """Delete all messages and summaries."""
         self.session.clear()
         self._given.clear()
 
-    areset = asynchronous(reset)
+    async def areset(self) -> None:
+        """The asynchronous twin of :meth:`reset`."""
+        await sync_to_async(self.reset)()
 
     def _read(self, view: View) -> list[ChatMessage]:
         self._given[view] = framework_messages.given(self.session, view, FORMAT)
