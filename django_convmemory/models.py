@@ -21,9 +21,10 @@ from django.utils.translation import gettext_lazy as _
 from django_convmemory import clock
 from django_convmemory.fields import ExactCharField, ExactJSONField
 from django_convmemory.rules.counters import Counters, Covered, Pinned
+from django_convmemory.rules.keys import FORGOTTEN_AFTER
 from django_convmemory.rules.pause import UNTIL_ANSWERED, Pause, Reason
 from django_convmemory.rules.strategies import Threshold
-from django_convmemory.rules.values import FORGOTTEN_AFTER, MAX_MODEL_NAME, AttemptOutcome, SessionName, SummaryVersion
+from django_convmemory.rules.values import MAX_MODEL_NAME, AttemptOutcome, SessionName, SummaryVersion
 from django_convmemory.signals import content_changed
 
 
@@ -189,7 +190,8 @@ class Session(models.Model):
     # Lists leave out what is archived. ``starred`` and not ``pinned``, because messages are pinned.
     archived_at = models.DateTimeField(_("archived at"), null=True, blank=True)
     starred_at = models.DateTimeField(_("starred at"), null=True, blank=True)
-    # The idempotency key of the request that created the session: see values.Creation. The first has a unique index.
+    # The idempotency key of the request that created the session: see rules.keys.Creation. The first one has a
+    # unique index.
     creation_key = models.CharField(max_length=64, null=True, blank=True, editable=False)  # noqa: DJ001
     creation_hash = models.CharField(max_length=64, null=True, blank=True, editable=False)  # noqa: DJ001
 

@@ -17,11 +17,9 @@ from django.core.management import CommandError, call_command
 from django.db import connection, connections, transaction
 
 from django_convmemory import clock, models
-from django_convmemory.maintenance import integrity
 from django_convmemory.management import choices
 from django_convmemory.management.commands import convmemory_prune
 from django_convmemory.memory import memories
-from django_convmemory.testing import ScriptedMemories
 from tests.folding import attempt
 from tests.test_changes_at_once import InThread
 from tests.transfer.records import Terminal, call
@@ -222,12 +220,12 @@ def test_prune_leaves_other_aliases_alone(settings: Any) -> None:
 def test_a_dry_run_deletes_nothing() -> None:
     aged("a", "b", days=91)
     attempted(91)
-    versions(memories["default"].append("c", HELLO), (1, None, 91))
-    arguments = [f"--{name}=90d" for name in ("inactive-for", "attempts-older-than", "versions-older-than")]
+    memories["default"].append("c", HELLO)
+    arguments = [f"--{name}=90d" for name in ("inactive-for", "attempts-older-than")]
 
     output = call("convmemory_prune", "--dry-run", *arguments)
 
-    assert output == "2 sessions with 4 messages, 1 attempt, 1 version would be deleted.\n"
+    assert output == "2 sessions with 4 messages, 1 attempt would be deleted.\n"
     assert first_messages() == ["a", "b", "Hello"]
     assert call("convmemory_prune", *arguments) == output.replace("would be deleted", "deleted")
 
@@ -280,110 +278,9 @@ def test_old_attempts_are_deleted(batch: int, monkeypatch: pytest.MonkeyPatch) -
     assert models.Attempt.objects.count() == 3
 
 
-# Pruning: versions.
-
-
-def versions(
-    receipt: object, *rows: tuple[int, int | None, float], current: int = 0, invalid: tuple[int, ...] = ()
-) -> models.Session:
-    """Give the newest session versions with these numbers, parents, and ages in days."""
-    session = models.Session.objects.latest("pk")
-    for version, parent, days in rows:
-        session.convmemory_summaries.create(
-            version=version,
-            parent_version=parent,
-            first_position=1,
-            last_position=1,
-            covered_count=1,
-            covered_tokens=1,
-            text="They spoke.",
-            tokens=4,
-            created_at=clock.Clock(-days * DAY),
-            invalidated_at=clock.Clock() if version in invalid else None,
-        )
-    models.Session.objects.filter(pk=session.pk).update(current_version=current, last_version=len(rows))
-    return session
-
-
-def numbers(session: models.Session) -> list[int]:
-    return list(session.convmemory_summaries.order_by("version").values_list("version", flat=True))
-
-
-# The current version 5 descends from 1 and 3. The others are invalid, and 6 is newer than the limit.
-LINE: list[tuple[int, int | None, float]] = [(1, None, 99), (2, 1, 98), (3, 1, 97), (4, 3, 96), (5, 3, 95), (6, 2, 1)]
-
-
-@pytest.mark.parametrize("batch", [1, 500])
-def test_prune_deletes_old_versions_from_which_the_current_one_does_not_descend(
-    batch: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(convmemory_prune, "_BATCH", batch)
-    memory = memories["default"]
-    first = versions(memory.append("a", HELLO), *LINE, current=5, invalid=(2, 4, 6))
-    second = versions(memory.append("b", HELLO), *LINE, current=5, invalid=(2, 4, 6))
-    none_current = versions(memory.append("c", HELLO), *LINE, invalid=(1, 2, 3, 4, 5, 6))
-    other = versions(memories["other"].append("a", HELLO), *LINE, current=5)
-
-    output = call("convmemory_prune", "--versions-older-than=90d", "--alias=default")
-
-    assert output == "9 versions deleted.\n"
-    assert numbers(first) == numbers(second) == [1, 3, 5, 6]
-    assert numbers(none_current) == [6]
-    assert numbers(other) == [1, 2, 3, 4, 5, 6]
-
-
-def test_prune_keeps_the_versions_from_which_a_valid_one_descends() -> None:
-    session = versions(memories["default"].append("a", HELLO), (1, None, 99), (2, 1, 89), (3, None, 95), current=3)
-
-    assert call("convmemory_prune", "--versions-older-than=90d") == "0 versions deleted.\n"
-    assert numbers(session) == [1, 2, 3]
-
-
-def test_prune_accepts_a_version_whose_parent_is_missing() -> None:
-    session = versions(memories["default"].append("a", HELLO), (2, 1, 99), (3, None, 99), (4, 2, 99), current=4)
-
-    call("convmemory_prune", "--versions-older-than=90d")
-
-    assert numbers(session) == [2, 4]
-
-
-def test_prune_leaves_the_versions_of_a_leased_session_alone() -> None:
-    session = versions(memories["default"].append("a", HELLO), *LINE, current=5)
-    models.Session.objects.update(lease_expires_at=clock.Clock(60))
-
-    assert call("convmemory_prune", "--versions-older-than=90d") == "0 versions deleted.\n"
-    assert len(numbers(session)) == 6
-
-
-def test_a_pruned_session_can_be_rebuilt_and_truncated(convmemory: ScriptedMemories) -> None:
-    memory = memories["default"]
-    convmemory.reply(*["It is about a cat."] * 100)
-    convmemory.allow_unused_replies = True
-    text = {"role": "user", "content": "The cat sat on the mat and thought about the sea. " * 4}
-    for _ in range(30):
-        memory.append("a", text)
-        convmemory.run()
-    session = models.Session.objects.get()
-    folded = numbers(session)
-    models.Summary.objects.update(created_at=clock.Clock(-91 * DAY))
-
-    call("convmemory_prune", "--versions-older-than=90d")
-    assert numbers(session) == folded
-    memory.rebuild("a")
-    models.Summary.objects.update(created_at=clock.Clock(-91 * DAY))
-    call("convmemory_prune", "--versions-older-than=90d")
-
-    rebuilt = numbers(session)
-    assert set(rebuilt).isdisjoint(folded)
-    assert memory.load("a").summary is not None
-    assert list(integrity.check(models.Session.objects.all())) == []
-    memory.truncate("a", after=1)
-    assert memory.load("a").to_openai() == [text]
-
-
 # All kinds of pruning.
 
-DURATIONS = ["soon", "0d", "-1d", "1", "d", "1.5h", "1w", "99999d", "٣d"]
+DURATIONS = ["soon", "0d", "-1d", "90", "d", "1.5h", "1w", "99999d", "٣d"]
 
 
 @pytest.mark.parametrize(
@@ -393,7 +290,6 @@ DURATIONS = ["soon", "0d", "-1d", "1", "d", "1.5h", "1w", "99999d", "٣d"]
         (["--dry-run"], "What should be deleted"),
         (["--inactive-for", "soon"], "--inactive-for is 'soon'"),
         (["--attempts-older-than", "0d"], "--attempts-older-than is '0d'"),
-        (["--versions-older-than", "90"], "--versions-older-than is '90'"),
         *(([f"--inactive-for={wrong}"], "Write a whole number above 0, followed by") for wrong in DURATIONS),
         (["--inactive-for", "90d", "--alias", "absent"], "no alias 'absent'"),
         (["--inactive-for", "90d", "--database", "absent"], "There is no database 'absent'"),
@@ -410,9 +306,9 @@ def test_a_wrong_command_line_prunes_nothing(arguments: list[str], error: str) -
 
 
 def test_prune_reports_zeros_for_an_empty_database() -> None:
-    arguments = [f"--{name}=45s" for name in ("inactive-for", "attempts-older-than", "versions-older-than")]
+    arguments = [f"--{name}=45s" for name in ("inactive-for", "attempts-older-than")]
 
-    assert call("convmemory_prune", *arguments) == "0 sessions with 0 messages, 0 attempts, 0 versions deleted.\n"
+    assert call("convmemory_prune", *arguments) == "0 sessions with 0 messages, 0 attempts deleted.\n"
     assert call("convmemory_prune", *arguments, verbosity=0) == ""
 
 

@@ -14,7 +14,8 @@ from django_convmemory.operations import arguments
 from django_convmemory.operations.arguments import Named
 from django_convmemory.operations.folding import BaseMemory, asynchronous
 from django_convmemory.rules.counters import Batch, Entry
-from django_convmemory.rules.values import Appended, Creation, Receipt, SessionName
+from django_convmemory.rules.keys import Creation
+from django_convmemory.rules.values import Appended, Receipt, SessionName
 
 
 class Append(BaseMemory):

@@ -11,7 +11,8 @@ from django_convmemory.messages import freeze
 from django_convmemory.operations import arguments
 from django_convmemory.operations.arguments import NOT_GIVEN, Named
 from django_convmemory.operations.folding import BaseMemory, asynchronous
-from django_convmemory.rules.values import Creation, Edited, StoredMessage
+from django_convmemory.rules.keys import Creation
+from django_convmemory.rules.values import Edited, StoredMessage
 
 
 class Redacted(NamedTuple):

@@ -20,9 +20,10 @@ from django_convmemory.clock import Clock
 from django_convmemory.messages import CHAT
 from django_convmemory.rules import values
 from django_convmemory.rules.counters import Batch, Counters, Previous
+from django_convmemory.rules.keys import Creation, check_reuse, creation_conflict, key_removed
 from django_convmemory.rules.strategies import Threshold
 from django_convmemory.rules.turns import Does, Step
-from django_convmemory.rules.values import Creation, SessionName
+from django_convmemory.rules.values import SessionName
 from django_convmemory.store import columns, preparing, sql, transactions
 from django_convmemory.store.database import Database
 
@@ -332,7 +333,7 @@ def created_by(using: str, creation: Creation | None) -> models.Session | None:
     session = transactions.latest(sessions).first()
     if session is not None:
         if session.creation_hash != creation.request_hash:
-            raise values.creation_conflict()
+            raise creation_conflict()
         session.replayed = True
     return session
 
@@ -351,7 +352,7 @@ def created_before(error: IntegrityError, using: str, name: SessionName, creatio
     raise error
 
 
-# Idempotency keys: see Note [A key is used once] in rules.values. Appending stores a key in the transaction of its
+# Idempotency keys: see Note [A key is used once] in rules.keys. Appending stores a key in the transaction of its
 # messages. The primary key of the table lets only one of several appends with a key do so. The others wait for it at
 # the lock of the session's row, and fail then. They look what it has stored.
 
@@ -388,10 +389,10 @@ def replay(using: str, name: SessionName, batch: Batch) -> values.Appended | Non
         session_id, first, size, content, gone_at, epoch, due_since = key
         if gone_at is not None and keys.forgotten().delete()[0]:
             return None
-        values.check_reuse(batch, first, size, is_same=is_same(content, batch))
+        check_reuse(batch, first, size, is_same=is_same(content, batch))
         # If messages are missing at the epoch at which they should be there, the session is damaged.
         if gone_at is not None or epoch == seen_epoch:
-            raise values.key_removed(first)
+            raise key_removed(first)
         last = first + size - 1
         messages = models.Message.objects.using(using).filter(session_id=session_id, position__range=(first, last))
         # At another epoch, the messages may have been removed since the key was read.

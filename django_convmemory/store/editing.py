@@ -23,9 +23,10 @@ from django_convmemory.messages import PINNED_ROLES
 from django_convmemory.rules import values
 from django_convmemory.rules.counters import Batch, Counters, Covered, rewound
 from django_convmemory.rules.exchanges import MessageRef
+from django_convmemory.rules.keys import Creation
 from django_convmemory.rules.segments import Segment
 from django_convmemory.rules.strategies import Threshold
-from django_convmemory.rules.values import Appended, Creation, Edited, Forked, Redaction, SessionName, StoredMessage
+from django_convmemory.rules.values import Appended, Edited, Forked, Redaction, SessionName, StoredMessage
 from django_convmemory.store import appending, columns, database, index_rows, sql, transactions
 
 # The number of rows that one statement names.

@@ -23,6 +23,7 @@ from django_convmemory import exceptions
 from django_convmemory.messages import frozen_json
 from django_convmemory.rules import exchanges, segments, turns, values
 from django_convmemory.rules.counters import Batch, Counters, Covered, Entry, Previous, Row
+from django_convmemory.rules.keys import FORGOTTEN_AFTER, Creation, check_reuse, creation_conflict, key_removed
 from django_convmemory.rules.pause import Pause, wait_after_lease
 from django_convmemory.rules.segments import Extent, Indexable, IndexRead, Segment, Unindexed
 from django_convmemory.rules.strategies import Threshold, View
@@ -59,7 +60,7 @@ class Session:
     session_name: SessionName
     title: str = ""
     metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    creation: values.Creation | None = None
+    creation: Creation | None = None
     id: int = 0
     public_id: str = ""
     # The session was created by an earlier request with the same idempotency key.
@@ -134,10 +135,10 @@ class Session:
     def used_key(self, batch: Batch, now: float) -> UsedKey | None:
         """Return the key of ``batch`` if it is used. Raises IdempotencyConflict if it stands for other content."""
         key = self.keys.get(batch.key_hash or "")
-        if key is None or key.gone_at <= now - values.FORGOTTEN_AFTER:
+        if key is None or key.gone_at <= now - FORGOTTEN_AFTER:
             return None
         is_same = key.content in ("", batch.payload_hash)
-        values.check_reuse(batch, key.positions[0], len(key.positions), is_same=is_same)
+        check_reuse(batch, key.positions[0], len(key.positions), is_same=is_same)
         return key
 
     def appended(self, positions: range, *, turned_due: bool = False, replayed: bool = False) -> values.Appended:
@@ -308,12 +309,12 @@ class InMemoryStore:
         sessions, wanted = self._sessions.values(), {"alias": alias, **scope}.items()
         return [session for session in sessions if wanted <= vars(session.session_name).items()]
 
-    def _created_by(self, creation: values.Creation | None) -> Session | None:
+    def _created_by(self, creation: Creation | None) -> Session | None:
         """Return the session that an earlier request with the same key created."""
         for session in self._sessions.values():
             if creation and session.creation and session.creation.key_hash == creation.key_hash:
                 if session.creation != creation:
-                    raise values.creation_conflict()
+                    raise creation_conflict()
                 return dataclasses.replace(session, replayed=True)
         return None
 
@@ -341,7 +342,7 @@ class InMemoryStore:
         session, now = self.session(name), self._clock()
         key = session.used_key(batch, now)
         if key is not None and key.gone_at < NEVER:
-            raise values.key_removed(key.positions[0])
+            raise key_removed(key.positions[0])
         if key is not None:
             return session.appended(key.positions, replayed=True)
         if batch.step is not None:
@@ -380,7 +381,7 @@ class InMemoryStore:
         return appended._replace(turned_due=appended.turned_due or bool(edited and edited.turned_due))
 
     def create(
-        self, name: SessionName, *, title: str, metadata: Mapping[str, Any], creation: values.Creation | None = None
+        self, name: SessionName, *, title: str, metadata: Mapping[str, Any], creation: Creation | None = None
     ) -> Session:
         earlier = self._created_by(creation)
         if earlier is None and self.session(name).id:
@@ -491,7 +492,7 @@ class InMemoryStore:
         threshold: Threshold,
         *,
         title: str | None = None,
-        creation: values.Creation | None = None,
+        creation: Creation | None = None,
     ) -> values.Forked:
         session = self.session(source)
         if not session.id:

@@ -13,6 +13,7 @@ from django_convmemory.clock import Clock
 from django_convmemory.messages import PINNED_ROLES
 from django_convmemory.rules import turns, values
 from django_convmemory.rules.counters import Batch, Covered
+from django_convmemory.rules.keys import check_reuse
 from django_convmemory.rules.strategies import Threshold, View
 from django_convmemory.rules.values import SessionName, Snapshot, StoredMessage
 from django_convmemory.store import appending, columns, database, editing, sql, transactions
@@ -165,7 +166,7 @@ class Turns(database.Database):
         if key is None or (key[3] is not None and keys.forgotten().exists()):
             return None
         first, size, content, gone_at = key
-        values.check_reuse(batch, first, size, is_same=appending.is_same(content, batch))
+        check_reuse(batch, first, size, is_same=appending.is_same(content, batch))
         if gone_at is not None:
             raise turns.changed()
         return int(first)

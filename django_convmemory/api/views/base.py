@@ -37,7 +37,7 @@ from django_convmemory.api.serializers.sessions import SessionSerializer
 from django_convmemory.exceptions import StaleRevision, UnknownMessage
 from django_convmemory.memory import memories
 from django_convmemory.operations.handles import ConversationMemory, SessionHandle
-from django_convmemory.rules.values import session_key
+from django_convmemory.rules.keys import session_key
 from django_convmemory.store import transactions
 
 T = TypeVar("T")

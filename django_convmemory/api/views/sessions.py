@@ -20,7 +20,7 @@ from django_convmemory.api.throttles import CreateThrottle, ModelThrottle
 from django_convmemory.api.views.base import KeyedView, ScopedView, TaggedView, ids_in_body, new_key
 from django_convmemory.maintenance.transfer import exporting
 from django_convmemory.memory import memories
-from django_convmemory.rules.values import creation_key
+from django_convmemory.rules.keys import creation_key
 
 
 class SessionList(KeyedView):

@@ -1,13 +1,10 @@
-"""Deletes old data: sessions that nobody uses, records of model calls, and summaries that nothing shows."""
+"""Deletes old data: sessions that nobody uses, and records of model calls."""
 
 from __future__ import annotations
 
-import datetime as dt
-import itertools
-import operator
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -28,7 +25,7 @@ _EXAMPLES = "90d, 12h, 30m or 45s"
 
 
 class Command(BaseCommand):
-    """``manage.py convmemory_prune``: deletes what is older than its three options say. One of them is required.
+    """``manage.py convmemory_prune``: deletes what is older than its two options say. One of them is required.
 
     The command works in batches. Each batch is a transaction that checks again what it deletes: a session that was used
     in the meantime stays. The command can be stopped at any time, and run again.
@@ -37,8 +34,8 @@ class Command(BaseCommand):
     """
 
     help = (
-        "Delete sessions that have not been used for a long time, old records of model calls, and old versions of "
-        "summaries. Idempotency keys whose messages were removed 30 days ago are deleted each time."
+        "Delete sessions that have not been used for a long time, and old records of model calls. Idempotency keys "
+        "whose messages were removed 30 days ago are deleted each time."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -53,12 +50,6 @@ class Command(BaseCommand):
             metavar="DURATION",
             help=f"Delete records of model calls older than this time, such as {_EXAMPLES}.",
         )
-        parser.add_argument(
-            "--versions-older-than",
-            metavar="DURATION",
-            help=f"Delete versions of summaries older than this time, such as {_EXAMPLES}. The current "
-            "version stays, and so do the versions from which it was made.",
-        )
         choices.add_aliases(parser)
         parser.add_argument("--dry-run", action="store_true", help="Only print what would be deleted.")
         choices.add_database(parser)
@@ -67,14 +58,11 @@ class Command(BaseCommand):
         """Delete what is too old."""
         using = choices.database(options)
         aliases, dry_run = choices.aliases(options, using), options["dry_run"]
-        prune = {"inactive_for": _sessions, "attempts_older_than": _attempts, "versions_older_than": _versions}
+        prune = {"inactive_for": _sessions, "attempts_older_than": _attempts}
         given = [name for name in prune if options[name] is not None]
         ages = {name: _seconds(options[name], f"--{name.replace('_', '-')}") for name in given}
         if not ages:
-            raise CommandError(
-                "What should be deleted? Give --inactive-for, --attempts-older-than or --versions-older-than.",
-                returncode=2,
-            )
+            raise CommandError("What should be deleted? Give --inactive-for or --attempts-older-than.", returncode=2)
         with interruptible():
             results = [prune[name](age, using, aliases, dry_run) for name, age in ages.items()]
             if not dry_run:
@@ -98,17 +86,10 @@ def _seconds(text: str, option: str) -> int:
 
 def _older(rows: Any, column: str, seconds: float) -> Any:
     """Return those of ``rows`` whose time in ``column`` is longer than ``seconds`` ago."""
-    before = _ago(seconds, rows)
+    # The database's time is a value here and not an expression. So all statements use the same moment, and PostgreSQL
+    # can use an index: it computes an expression of its clock again for each row.
+    before = next(iter(rows.order_by().values_list(Clock(-seconds), flat=True)[:1]), None)
     return rows.none() if before is None else rows.filter(**{f"{column}__lt": before})
-
-
-def _ago(seconds: float, rows: QuerySet[Any]) -> dt.datetime | None:
-    """Return the database's time ``seconds`` ago, or None if there are no ``rows``.
-
-    It is a value and not an expression. So all statements of a command use the same moment, and PostgreSQL can use an
-    index: it computes an expression of its clock again for each row.
-    """
-    return next(iter(rows.order_by().values_list(Clock(-seconds), flat=True)[:1]), None)
 
 
 def _id_ranges(rows: models.SessionQuerySet | QuerySet[models.Attempt]) -> Iterator[tuple[int, int]]:
@@ -149,64 +130,3 @@ def _forget_keys(using: str, aliases: list[str]) -> None:
     forgotten = models.UsedKey.objects.using(using).filter(session__alias__in=aliases).forgotten()
     while session_ids := list(forgotten.values_list("session_id", flat=True).distinct()[:_BATCH]):
         transactions.run(using, models.UsedKey.objects.using(using).filter(session__in=session_ids).forgotten().delete)
-
-
-def _versions(seconds: int, using: str, aliases: list[str], dry_run: bool) -> str:
-    versions = models.Summary.objects.using(using).filter(session__alias__in=aliases)
-    before, deleted = _ago(seconds, versions), 0
-    if before is None:
-        return counted(0, "version")
-    sessions = models.Session.objects.using(using).filter(alias__in=aliases, last_version__gt=0)
-    for first, last in _id_ranges(sessions):
-        in_range = versions.filter(session_id__gte=first, session_id__lte=last).order_by("session_id", "version")
-        rows = in_range.values_list("session_id", "session__current_version", *_VERSION_COLUMNS)
-        by_session = itertools.groupby(rows.iterator(chunk_size=1000), key=operator.itemgetter(0, 1))
-        # All rows are read before some of them are deleted.
-        numbers = {
-            session_id: len(_unneeded(current, (row[2:] for row in session_rows), before))
-            for (session_id, current), session_rows in by_session
-        }
-        for session_id, number in numbers.items():
-            if number:
-                deleted += number if dry_run else _delete_versions(session_id, using, before)
-    return counted(deleted, "version")
-
-
-_VERSION_COLUMNS = ("version", "parent_version", "created_at", "invalidated_at")
-
-
-def _unneeded(
-    current: int, versions: Iterable[tuple[int, int | None, dt.datetime, dt.datetime | None]], before: dt.datetime
-) -> list[int]:
-    """Return the versions older than ``before`` that no kept version descends from, the newest first.
-
-    A version is kept if it is the current one, or if it is valid and not older than ``before``.
-    """
-    unneeded: list[int] = []
-    kept: set[int | None] = {current}
-    # A version is newer than the one that it descends from.
-    for version, parent, created_at, invalidated_at in sorted(versions, reverse=True):
-        if version in kept or (invalidated_at is None and created_at >= before):
-            kept.add(parent)
-        elif created_at < before:
-            unneeded.append(version)
-    return unneeded
-
-
-def _delete_versions(session_id: int, using: str, before: dt.datetime) -> int:
-    sessions = models.Session.objects.using(using).filter(pk=session_id)
-    versions = models.Summary.objects.using(using).filter(session_id=session_id)
-
-    def delete_batch() -> int:
-        # The update locks the row, so that the current version does not change. A session with a lease is left alone:
-        # a running rebuild makes versions to which the session does not point yet.
-        if not sessions.unleased().lock():
-            return 0
-        rows = versions.values_list(*_VERSION_COLUMNS)
-        unneeded = _unneeded(sessions.values_list("current_version", flat=True).get(), rows, before)
-        return versions.filter(version__in=unneeded[:_BATCH]).delete()[0]
-
-    deleted = 0
-    while count := transactions.run(using, delete_batch):
-        deleted += count
-    return deleted
