@@ -200,6 +200,23 @@ def test_an_answer_of_several_lines_after_thoughts_is_kept_whole() -> None:
     assert checked(f"Well.\n</think>\n{text}") == text
 
 
+@pytest.mark.parametrize("fence", ["```", "````"])
+@pytest.mark.parametrize("language", ["", "markdown"])
+def test_a_fence_around_the_whole_answer_is_taken_off(fence: str, language: str) -> None:
+    code = f"{fence}{language}\ncargo build\n{fence}"
+
+    assert checked(f"{fence}{language}\n{SUMMARY}\n{fence}\n") == SUMMARY
+    assert checked(f"{SUMMARY}\n{code}") == f"{SUMMARY}\n{code}"
+
+
+def test_a_text_with_a_letter_in_twenty_characters_is_not_blank() -> None:
+    text = "ok" + "." * 38
+
+    assert checked(text) == text
+    with pytest.raises(BadModelOutput, match="blank"):
+        checked(f"{text}.")
+
+
 @pytest.mark.parametrize("text", ["<think>Anna asked about", "<think>Anna.</think>", "<think>\nWell.\n</think>\nNONE"])
 def test_thoughts_alone_are_no_summary(text: str) -> None:
     with pytest.raises(BadModelOutput):
