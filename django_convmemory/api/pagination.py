@@ -38,17 +38,21 @@ class Pages(CursorPagination):
         return str(replace_query_param(address, self.cursor_query_param, self._signer.sign_object(cursor)))
 
     def decode_cursor(self, request: Request) -> Cursor | None:
-        signed = request.query_params.get(self.cursor_query_param)
-        if not signed:
-            return None
-        try:
-            return Cursor(*self._signer.unsign_object(signed))
-        except BadSignature:
-            raise NotFound(self.invalid_cursor_message) from None
+        fields = _read_cursor(request, self._signer)
+        return fields and Cursor(*fields)
 
 
 def _signer(request: Request, *names: str) -> Signer:
     return Signer(salt=".".join(["convmemory.cursors", request.path, *names]))
+
+
+def _read_cursor(request: Request, signer: Signer) -> Any:
+    """Return what was signed as the request's cursor, or None without one. Raises a 404."""
+    signed = request.query_params.get("cursor")
+    try:
+        return signer.unsign_object(signed) if signed else None
+    except BadSignature:
+        raise NotFound(CursorPagination.invalid_cursor_message) from None
 
 
 class HitPages(BasePagination):
@@ -63,11 +67,7 @@ class HitPages(BasePagination):
         ``find`` returns hits from its ``offset`` on, as many as its ``limit`` says. Raises a 404 for a cursor that is
         not valid.
         """
-        cursor = request.query_params.get("cursor")
-        try:
-            offset = _signer(request).unsign_object(cursor) if cursor else 0
-        except BadSignature:
-            raise NotFound("Invalid cursor") from None
+        offset = _read_cursor(request, _signer(request)) or 0
         left = MAX_HITS - offset
         # One more than is shown, to know whether there is a next page.
         hits = find(offset=offset, limit=min(size + 1, left))
