@@ -207,9 +207,7 @@ class StrictSerializer(serializers.Serializer[Any]):
             known = ", ".join(name for name, field in self.fields.items() if not field.read_only) or "none"
             error = self.error_messages["unknown_field"].format(fields=known)
             unknown = sorted(data.keys() - self.fields.keys())[:_MAX_NAMED]
-            raise serializers.ValidationError(
-                {name: [serializers.ErrorDetail(error, "unknown_field")] for name in unknown}
-            )
+            raise serializers.ValidationError({name: [error] for name in unknown}, "unknown_field")
         return super().to_internal_value(data)
 
     def get_initial(self) -> Any:

@@ -69,9 +69,8 @@ class SessionSerializer(LinkSerializer):
 def last_messages(sessions: Sequence[models.Session], using: str) -> dict[int, dict[str, Any]]:
     """Return the previews of the last messages of ``sessions``, by the primary keys of the sessions."""
     places = [Q(session_id=session.pk, position=session.last_position) for session in sessions if session.last_position]
-    if not places:
-        return {}
-    rows = models.Message.objects.using(using).filter(functools.reduce(operator.or_, places))
+    # Without places, Django sends no statement.
+    rows = models.Message.objects.using(using).filter(functools.reduce(operator.or_, places, Q(pk__in=[])))
     names = ("session_id", "position", "role", "created_at", "redacted_at")
     return {
         session_id: {

@@ -196,11 +196,9 @@ class SummaryList(ScopedView):
     query_class = base.PageQuery
 
     def get(self, request: Request, session_id: str) -> Response:
-        query = self.query()
+        limit = self.query().get("limit")
         rows = self.session.convmemory_summaries.using(self.using)
-        return self.page(
-            rows, ("-version",), query.get("limit"), lambda page: sessions.SummarySerializer(page, many=True).data
-        )
+        return self.page(rows, ("-version",), limit, lambda page: sessions.SummarySerializer(page, many=True).data)
 
 
 class SummaryDetail(ScopedView):
@@ -248,8 +246,7 @@ class SearchAll(SearchView):
         return self.hits(query.get("alias") or conf.first_alias(), query, sessions=self.get_queryset())
 
     def sessions_of(self, hits: list[Hit]) -> dict[str, models.Session]:
-        hashes = {hit.session.name_hash for hit in hits}
-        rows = self.get_queryset().filter(name_hash__in=hashes) if hashes else []
+        rows = self.get_queryset().filter(name_hash__in={hit.session.name_hash for hit in hits})
         return {row.name_hash: row for row in rows if self._permitted(row)}
 
     def _permitted(self, session: models.Session) -> bool:
