@@ -123,13 +123,11 @@ def compact(modeladmin: admin.ModelAdmin[Any], request: HttpRequest, queryset: A
     paused = {pause.state.alias: pause for pause in found}
     untried = set(paused)
     for session in sessions:
-        despite_pause = session.alias in untried
+        is_first = session.alias in untried
         pause = paused.get(session.alias)
-        if pause is not None and not despite_pause and not pause.stands_in_for(session):
+        if pause is not None and not is_first and not pause.stands_in_for(session):
             waiting += 1
-        elif session.alias in memories and memories[session.alias].session(session).request_compaction(
-            despite_pause=despite_pause
-        ):
+        elif session.alias in memories and memories[session.alias].request_compaction(session, despite_pause=is_first):
             asked.append(session)
             untried.discard(session.alias)
         else:
