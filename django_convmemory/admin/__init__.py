@@ -174,8 +174,7 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
         A subclass with a ``get_queryset`` of its own has to say so: the overview also names the sessions.
         """
-        limited = type(self).get_queryset is not SessionAdmin.get_queryset
-        return not limited and self.has_view_or_change_permission(request)
+        return type(self).get_queryset is SessionAdmin.get_queryset and self.has_view_or_change_permission(request)
 
     def has_redact_permission(self, request: HttpRequest, session: models.Session) -> bool:
         """Whether the user may see the session and empty its messages."""

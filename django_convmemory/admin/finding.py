@@ -254,5 +254,4 @@ class TextSearch:
 def _newest(sessions: QuerySet[models.Session]) -> list[models.Session]:
     """Return the newest of ``sessions`` with as much as the hits show of them."""
     columns = ("pk", "alias", "key", "title", "last_position")
-    rows = sessions.order_by("-pk").values_list(*columns)[:SESSIONS]
-    return [models.Session(**dict(zip(columns, row, strict=True))) for row in rows]
+    return [models.Session(**row) for row in sessions.order_by("-pk").values(*columns)[:SESSIONS]]

@@ -107,8 +107,7 @@ def _unless(condition: Q, column: str) -> Case:
 
 def bubble(row: Any, explained: Explained) -> Bubble:
     """Return how a message of :func:`rows` is shown."""
-    wire = None if row.large else row.small
-    message = message_of(row.role, row.kind, row.beginning, wire, None)
+    message = message_of(row.role, row.kind, row.beginning, row.small, None)
     content = message.content
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else list(content or ())
     texts = [text for part in parts[:MAX_PARTS] if (text := _part(part))] + said_elsewhere(message.extra)
