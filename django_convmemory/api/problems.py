@@ -47,8 +47,7 @@ class Problem(drf_exceptions.APIException):
 def exception_handler(error: Exception, context: dict[str, Any]) -> Response | None:
     """Return the response for an error, or None for an error that the API does not expect. A DRF exception handler."""
     problem = _problem_of(error)
-    response = views.exception_handler(problem, context) if problem else None
-    if problem is None or response is None:
+    if problem is None or (response := views.exception_handler(problem, context)) is None:
         return None
     response.data = _document(problem)
     if response.status_code == 503:
@@ -123,10 +122,8 @@ def _errors_of(detail: Any, pointer: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the pointer and the message of each error in the detail of a ValidationError."""
     if isinstance(detail, Mapping):
         for key, value in detail.items():
-            key_pointer = pointer
-            if key != api_settings.NON_FIELD_ERRORS_KEY:
-                key_pointer += "/" + str(key).replace("~", "~0").replace("/", "~1")
-            yield from _errors_of(value, key_pointer)
+            token = str(key).replace("~", "~0").replace("/", "~1")
+            yield from _errors_of(value, pointer if key == api_settings.NON_FIELD_ERRORS_KEY else f"{pointer}/{token}")
     elif isinstance(detail, list):
         for index, value in enumerate(detail):
             # Either a list of the errors of one value, or a list with the errors of each entry.
