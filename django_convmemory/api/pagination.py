@@ -35,7 +35,7 @@ class Pages(CursorPagination):
 
     def encode_cursor(self, cursor: Cursor) -> str:
         address: Any = self.base_url
-        return str(replace_query_param(address, self.cursor_query_param, self._signer.sign_object(cursor)))
+        return replace_query_param(address, self.cursor_query_param, self._signer.sign_object(cursor))
 
     def decode_cursor(self, request: Request) -> Cursor | None:
         fields = _read_cursor(request, self._signer)
@@ -71,10 +71,9 @@ class HitPages(BasePagination):
         left = MAX_HITS - offset
         # One more than is shown, to know whether there is a next page.
         hits = find(offset=offset, limit=min(size + 1, left))
-        address = request.build_absolute_uri()
 
         def page_at(offset: int) -> str:
-            return str(replace_query_param(address, "cursor", _signer(request).sign_object(offset)))
+            return replace_query_param(request.build_absolute_uri(), "cursor", _signer(request).sign_object(offset))
 
         self._next = page_at(offset + size) if size < min(len(hits), left) else None
         self._previous = page_at(max(0, offset - size)) if offset else None
