@@ -52,11 +52,9 @@ def scope(store: Store, owner: Any = NOT_GIVEN, visitor: Any = NOT_GIVEN) -> dic
             "request.session before you read its key. For a session that everybody shares, pass neither."
         )
     owner, visitor = (None if value is NOT_GIVEN else value for value in (owner, visitor))
-    owner_id = None
-    if owner is not None:
-        owner_id = store.owner_id(owner)
-        if visitor:
-            raise InvalidSession("A session belongs to an owner or to a visitor, not to both. Pass only one of them.")
+    owner_id = None if owner is None else store.owner_id(owner)
+    if owner is not None and visitor:
+        raise InvalidSession("A session belongs to an owner or to a visitor, not to both. Pass only one of them.")
     if visitor is not None and (not isinstance(visitor, str) or not 0 < len(visitor) <= MAX_VISITOR_LENGTH):
         raise InvalidSession(
             f"A visitor must be a string of 1 to {MAX_VISITOR_LENGTH} characters, not {visitor!r:.100}."
