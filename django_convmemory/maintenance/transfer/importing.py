@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 import uuid
@@ -16,6 +17,7 @@ from django_convmemory import clock, models
 from django_convmemory.exceptions import InvalidMessage, InvalidSession, SessionContended
 from django_convmemory.maintenance.transfer.records import BadRecord, Record, RecordedMessage
 from django_convmemory.messages import check_text
+from django_convmemory.operations.arguments import NOT_GIVEN
 from django_convmemory.operations.handles import ConversationMemory, SessionHandle
 from django_convmemory.rules import strategies
 from django_convmemory.rules.counters import Batch, Counters, Previous
@@ -34,14 +36,12 @@ def find_owner(name: str, using: str) -> Any:
     """Return the user who logs in as ``name``. Raises :class:`~django_convmemory.exceptions.InvalidSession`."""
     user_model = get_user_model()
     condition = {user_model.USERNAME_FIELD: check_text(name, "The owner")}
-    try:
-        users = list(user_model._default_manager.using(using).filter(**condition))
-    except (ValidationError, ValueError):
-        users = []
-    # MariaDB finds "anna" for "änna". An owner must be named exactly, on every database.
-    for user in users:
-        if str(user.get_username()) == name:
-            return user
+    # For example, users log in with a number, and the name is no number.
+    with contextlib.suppress(ValidationError, ValueError):
+        for user in user_model._default_manager.using(using).filter(**condition):
+            # MariaDB finds "anna" for "änna". An owner must be named exactly, on every database.
+            if str(user.get_username()) == name:
+                return user
     raise InvalidSession(
         f"There is no user {name!r:.100} in the database {using!r}. An owner is named by what the user logs in with. "
         "Correct the name, or create the user first."
@@ -145,9 +145,8 @@ class Importer:
             rows.update(**changes)
         pk = rows.values_list("pk", flat=True).get()
         redacted = [position for position, message in enumerate(record.messages, 1) if message.redacted]
-        if redacted:
-            messages = models.Message.objects.using(self.using).filter(session_id=pk)
-            messages.filter(position__in=redacted).update(redacted_at=clock.Clock())
+        messages = models.Message.objects.using(self.using).filter(session_id=pk, position__in=redacted)
+        messages.update(redacted_at=clock.Clock())
         used_keys = models.UsedKey.objects.using(self.using)
         gone = [key.gone_at and clock.storable(key.gone_at, self.using) for key in record.used_keys]
         keys = [key._replace(gone_at=gone_at) for key, gone_at in zip(record.used_keys, gone, strict=True)]
@@ -188,11 +187,9 @@ class Importer:
 
     def _session(self, record: Record) -> SessionHandle:
         try:
-            if record.owner is not None:
-                return self.memory.session(record.key, owner=find_owner(record.owner, self.using))
-            if record.visitor is not None:
-                return self.memory.session(record.key, visitor=record.visitor)
-            return self.memory.session(record.key)
+            owner = NOT_GIVEN if record.owner is None else find_owner(record.owner, self.using)
+            visitor = NOT_GIVEN if record.visitor is None else record.visitor
+            return self.memory.session(record.key, owner=owner, visitor=visitor)
         except InvalidSession as error:
             raise BadRecord(record.place, str(error)) from None
 

@@ -30,6 +30,7 @@ A record has no summaries and no usage that a provider reported. A redacted mess
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import json
 import re
@@ -202,9 +203,8 @@ def _used_keys(value: Any, roles: Sequence[str]) -> list[RecordedKey]:
     if len({key.key_hash for key in keys}) < len(keys):
         raise ValueError("used_keys has a key_hash twice. Remove one of them.")
     end = 0
-    for key in sorted(keys, key=lambda key: (key.first_position, -key.size)):
-        if key.gone_at is not None:
-            continue
+    current = [key for key in keys if key.gone_at is None]
+    for key in sorted(current, key=lambda key: (key.first_position, -key.size)):
         shared = roles[key.first_position - 1 : end]
         # The key of an answer has the place of its question, which may have been stored with a key.
         is_answers = key.size == 1 and shared[:1] == ["user"] and shared.count("user") == 1
@@ -280,12 +280,10 @@ def _type_name(value: Any) -> str:
 
 def _time(value: Any, where: str) -> dt.datetime:
     # In UTC, because some database drivers drop the zone.
-    try:
+    with contextlib.suppress(ValueError, OverflowError):
         time = dt.datetime.fromisoformat(_typed(value, str, where))
         if time.utcoffset() is not None and 1000 < time.year < 9999:
             return time.astimezone(dt.UTC)
-    except (ValueError, OverflowError):
-        pass
     raise ValueError(
         f"{where} is {value!r:.100}. Write a time with its zone in ISO 8601, like 2024-05-01T10:00:00+00:00."
     )
