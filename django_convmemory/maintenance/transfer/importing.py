@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import math
 import uuid
@@ -36,12 +35,14 @@ def find_owner(name: str, using: str) -> Any:
     """Return the user who logs in as ``name``. Raises :class:`~django_convmemory.exceptions.InvalidSession`."""
     user_model = get_user_model()
     condition = {user_model.USERNAME_FIELD: check_text(name, "The owner")}
-    # For example, users log in with a number, and the name is no number.
-    with contextlib.suppress(ValidationError, ValueError):
-        for user in user_model._default_manager.using(using).filter(**condition):
-            # MariaDB finds "anna" for "änna". An owner must be named exactly, on every database.
-            if str(user.get_username()) == name:
-                return user
+    try:
+        users = list(user_model._default_manager.using(using).filter(**condition))
+    except (ValidationError, ValueError):
+        users = []
+    # MariaDB finds "anna" for "änna". An owner must be named exactly, on every database.
+    for user in users:
+        if str(user.get_username()) == name:
+            return user
     raise InvalidSession(
         f"There is no user {name!r:.100} in the database {using!r}. An owner is named by what the user logs in with. "
         "Correct the name, or create the user first."
