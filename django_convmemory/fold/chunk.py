@@ -124,7 +124,7 @@ class Chunk:
     @property
     def is_wordless(self) -> bool:
         """Whether nothing of it can be summarized."""
-        return not self.turns or wordless(self.messages)
+        return wordless(self.messages)
 
 
 def choose(fold: Fold, tail: Sequence[Turn], ends: Sequence[int], start: int) -> Chunk:

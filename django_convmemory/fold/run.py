@@ -143,6 +143,7 @@ def _fold(fold: Fold) -> Steps[Result]:
         if done < planned.split or not planned.is_all:
             if _must_stop(fold):
                 break
+            _send_next(fold)
             if done == planned.split:
                 planned, done = chunks.plan(fold), 0
     is_rest = done < planned.split or not planned.is_all
@@ -161,12 +162,8 @@ def _must_stop(fold: Fold) -> bool:
     """Whether the rest is left to another run."""
     if fold.claim.rebuilding and not fold.claim.due_seconds and fold.memory.store.is_due(fold.run.session_id):
         return True  # It became due meanwhile.
-    if fold.seconds > fold.memory.options.max_run_seconds:
-        return True
-    if fold.gives_way and fold.others_wait(fold.claim.scope):
-        return True
-    _send_next(fold)
-    return False
+    is_late = fold.seconds > fold.memory.options.max_run_seconds
+    return is_late or (fold.gives_way and fold.others_wait(fold.claim.scope))
 
 
 def _send_next(fold: Fold) -> None:
@@ -227,8 +224,7 @@ def _fail(fold: Fold, error: exceptions.ChatModelError) -> Result:
     else:
         delay, counts = fold.situation.retry(error)
         queued = fold.memory.queues(delay)
-        window = fold.known_window
-        again = fold.release(retry_in=delay, error=text, uncount=not counts, window=window, queued=queued)
+        again = fold.release(retry_in=delay, error=text, uncount=not counts, window=fold.known_window, queued=queued)
         logger.warning(
             "Compaction of session %s failed. It is tried again in %.0f s or later: %s", claim.session_id, delay, text
         )
