@@ -19,7 +19,7 @@ ELLIPSIS = "…"
 _NEARBY = 30
 _ZERO_WIDTH_JOINER = "\u200d"
 _SKIN_TONES = frozenset(map(chr, range(0x1F3FB, 0x1F400)))
-_FLAG_LETTERS = frozenset(map(chr, range(0x1F1E6, 0x1F200)))
+_FLAG_LETTERS = "".join(map(chr, range(0x1F1E6, 0x1F200)))
 
 
 class Piece(NamedTuple):
@@ -170,9 +170,8 @@ def _joined(text: str, index: int) -> bool:
     if before == _ZERO_WIDTH_JOINER or character in _SKIN_TONES or tokenizer.continues(character):
         return True
     # Two letters make a flag. Of a row of flags, every other place is inside one.
-    letters = 0
-    while letters < index and text[index - 1 - letters] in _FLAG_LETTERS and letters < _NEARBY:
-        letters += 1
+    nearby = text[max(0, index - _NEARBY) : index]
+    letters = len(nearby) - len(nearby.rstrip(_FLAG_LETTERS))
     return character in _FLAG_LETTERS and letters % 2 == 1
 
 

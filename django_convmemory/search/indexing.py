@@ -9,10 +9,10 @@ import datetime as dt
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from django_convmemory.messages import REASONING, ChatMessage, loads
+from django_convmemory.messages import REASONING, ChatMessage, called, loads
 from django_convmemory.rules import encoded, segments
 from django_convmemory.rules.segments import MAX_CHARACTERS, Document, Indexable
 from django_convmemory.search import tokenizer
@@ -53,17 +53,8 @@ def indexed_text(message: ChatMessage) -> str:
     """
     text = message.text
     texts = [message.name or "", _unescaped(text) if message.role == "tool" else text]
-    texts += [_unescaped(arguments) for call in message.tool_calls for arguments in _arguments(call)]
+    texts += [_unescaped(arguments) for name, arguments in map(called, message.tool_calls) if name != SEARCH_TOOL]
     return encoded.replaced("\n".join(filter(None, texts))[:MAX_CHARACTERS])
-
-
-def _arguments(call: Mapping[str, Any]) -> Iterator[str]:
-    for form, field in (("function", "arguments"), ("custom", "input")):
-        details = call.get(form)
-        if not isinstance(details, Mapping) or details.get("name") == SEARCH_TOOL:
-            continue
-        if isinstance(details.get(field), str):
-            yield details[field]
 
 
 def _unescaped(text: str) -> str:
