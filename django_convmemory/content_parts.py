@@ -88,7 +88,7 @@ def web_address(image: Any) -> str | None:
 
 
 def image(url: str, detail: Any = None) -> dict[str, Any]:
-    """Return the part for an image on the web."""
+    """Return the part for an image at a URL, which may have the data itself."""
     return {"type": "image_url", "image_url": {"url": url} | ({"detail": detail} if isinstance(detail, str) else {})}
 
 

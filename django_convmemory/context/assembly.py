@@ -297,8 +297,7 @@ def _filler_tokens(roles: str, leading: Sequence[Part], tail: Sequence[MessageRe
 def for_quotes(context: Context) -> QuotesPlace:
     """Return where quotes go in ``context``, and how much room is left for them."""
     tail = context._tail
-    roles = [row.message.role for row in tail]
-    newest = len(roles) - 1 - roles[::-1].index("user") if "user" in roles else None
+    newest = max((index for index, row in enumerate(tail) if row.message.role == "user"), default=None)
     return QuotesPlace(
         question=None if newest is None else tail[newest],
         at=newest or 0,

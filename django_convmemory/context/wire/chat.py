@@ -110,11 +110,10 @@ def _part(part: Mapping[str, Any], role: str) -> list[dict[str, Any]]:
             return []
         return [chat_messages.thaw(part) if form == "text" else _text(read.text)]
     if role in ("user", "tool"):
-        detail = {"detail": read.detail} if read.detail else {}
         if isinstance(part.get(form), Mapping) and form in _OWN_PARTS and (read.has_content or form not in _READ_PARTS):
             return [chat_messages.thaw(part)]
         if read.kind == "image" and read.address:
-            return [{"type": "image_url", "image_url": {"url": read.address, **detail}}]
+            return [content_parts.image(read.address, read.detail or None)]
         if read.kind == "file" and read.data:
             return [{"type": "file", "file": {"filename": read.name or "file", "file_data": read.address}}]
     elif isinstance(part.get("thinking"), list):  # Mistral's
@@ -234,15 +233,11 @@ def _merged(run: Sequence[ChatMessage]) -> ChatMessage:
 
 def _with_name(message: ChatMessage) -> ChatMessage:
     """Return a message with its speaker's name before its text."""
-    if message.name is None:
+    if message.name is None or message.content is None:
         return message
-    label = f"{message.name}: "
-    content = message.content
-    if isinstance(content, tuple):
-        content = (FrozenDict(type="text", text=label), *content)
-    return ChatMessage.restore(
-        message.role, content if content is None or isinstance(content, tuple) else label + content, message.kind
-    )
+    label, content = f"{message.name}: ", message.content
+    labelled = label + content if isinstance(content, str) else (FrozenDict(type="text", text=label), *content)
+    return ChatMessage.restore(message.role, labelled, message.kind)
 
 
 def _joined(messages: Sequence[ChatMessage]) -> str | list[dict[str, Any]]:

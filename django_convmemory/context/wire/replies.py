@@ -55,9 +55,8 @@ class Reply(NamedTuple):
     @property
     def is_blank(self) -> bool:
         """Whether it has no text, call, refusal, transcript or file."""
-        message = self.message
-        parts = [message.content] if isinstance(message.content, str) else message.content or ()
-        says = [part for part in parts if (part.strip() if isinstance(part, str) else _says(part))]
+        message, content = self.message, self.message.content
+        says = content.strip() if isinstance(content, str) else any(map(_says, content or ()))
         return not (says or message.tool_calls or message.extra.get("refusal") or message.extra.get("audio"))
 
 
