@@ -171,10 +171,8 @@ def _without_thoughts(text: str) -> str:
 
 def _is_error(text: str) -> bool:
     match = _ERROR.match(" ".join(text.partition("\n")[0][:_MAX_LINE_LENGTH].split()))
-    if match:
-        named, code, reason, other = match.group("named", "code", "reason", "other")
-        if reason or other or (named and code):
-            return True
+    if match and (match["reason"] or match["other"] or (match["named"] and match["code"])):
+        return True
     value = loads(text) if text.startswith(("{", "[")) else None
     value = value[0] if isinstance(value, list) and value else value
     if not isinstance(value, dict):

@@ -121,12 +121,10 @@ def without_filler(sentence: str, names: frozenset[str] = frozenset()) -> str:
     The result may be "". ``names`` are the lower-case names by which the speakers may be addressed. Words that may be
     an answer, such as yes and no, stay.
     """
-    shorter = _strip_once(sentence, names)
-    if shorter == sentence:
-        return sentence
-    while shorter != sentence:
-        sentence, shorter = shorter, _strip_once(shorter, names)
-    return sentence[:1].upper() + sentence[1:]
+    rest = sentence
+    while (shorter := _strip_once(rest, names)) != rest:
+        rest = shorter
+    return sentence if rest == sentence else rest[:1].upper() + rest[1:]
 
 
 def _strip_once(sentence: str, names: frozenset[str]) -> str:
