@@ -185,7 +185,7 @@ class _Thread:
         """Start the thread, unless it runs. Return False if the system has no room for another thread."""
         with self._lock:
             if self._thread is None or not self._thread.is_alive():
-                thread = threading.Thread(target=self._work, args=(self._stopped,), name="convmemory", daemon=True)
+                thread = threading.Thread(target=self._run, args=(self._stopped,), name="convmemory", daemon=True)
                 try:
                     thread.start()
                 except RuntimeError:
@@ -209,12 +209,6 @@ class _Thread:
         self._woken.set()
         return self.start()
 
-    def _work(self, stopped: threading.Event) -> None:
-        try:
-            self._run(stopped)
-        finally:
-            connections.close_all()
-
     def _run(self, stopped: threading.Event) -> None:
         served: dict[ConversationMemory, ConversationMemory] = {}
 
@@ -223,7 +217,6 @@ class _Thread:
 
         while not stopped.is_set():
             self._woken.clear()
-            goes_on = False
             try:
                 served = {
                     memory: served.get(memory) or folding_here(memory)
@@ -232,12 +225,13 @@ class _Thread:
                 }
                 self._carry_out({memory.alias: memory for memory in served.values()}, stopped)
                 folded = Sweeper([*served.values()], _LIMIT, must_end).sweep()["folded"]
-                goes_on = bool(folded or self._handed_over)
+                if folded or self._handed_over:
+                    continue
             except Exception:
                 logger.exception("The thread that folds sessions failed. It goes on in %d seconds.", _INTERVAL)
-            if not goes_on:
-                connections.close_all()
-                self._woken.wait(_INTERVAL)
+            connections.close_all()
+            self._woken.wait(_INTERVAL)
+        connections.close_all()
 
     def _carry_out(self, served: dict[str, ConversationMemory], stopped: threading.Event) -> None:
         transactions.close_old_connections()
