@@ -121,9 +121,8 @@ class Sender:
             return True
         if not queued.done.wait(LONGEST_SEND):
             with self._changed:
-                late = not queued.done.is_set()
                 # With many callers, each may wait for too long although the broker takes one hint after the other.
-                stuck = late and time.monotonic() - self._taken_at >= LONGEST_SEND
+                stuck = not queued.done.is_set() and time.monotonic() - self._taken_at >= LONGEST_SEND
                 if stuck:
                     self._fail()
                 elif queued in self._waiting:

@@ -51,7 +51,8 @@ REBUILD_TRIES = 5
 _SWEEP_BATCH = 100
 
 
-# The header of a task that carries what observers want to be known where the session is folded.
+# The header of a task that carries what the observers of the sender want to be known where the session is folded: see
+# Observer.headers().
 _ORIGIN = "convmemory_origin"
 
 
@@ -114,7 +115,7 @@ def compact(
     memory = memory_of(alias, session_id)
     if memory is None:
         return
-    with observers.originating(_origin(self)):
+    with observers.originating(getattr(self.request, _ORIGIN, None)):
         outcome = fold(memory, session_id, swept=swept, asked=asked, despite_pause=despite_pause)
     if outcome == Outcome.BUSY and (self.request.delivery_info or {}).get("redelivered"):
         # The worker that had this task before was probably killed, and its lease has not expired yet.
@@ -156,7 +157,7 @@ def rebuild(self: Task[..., None], alias: str, session_id: int, stand_ins: bool 
     memory = memory_of(alias, session_id)
     if memory is None:
         return
-    with observers.originating(_origin(self)):
+    with observers.originating(getattr(self.request, _ORIGIN, None)):
         result = memory.carry_out(session_id, "replace_stand_ins" if stand_ins else "rebuild", gives_way=True)
     if result.recovered:
         send_waiting(memory)
@@ -167,11 +168,6 @@ def rebuild(self: Task[..., None], alias: str, session_id: int, stand_ins: bool 
     logger.warning(
         "Session %s was not rebuilt: another process was working on it at each try. Request it again.", session_id
     )
-
-
-def _origin(task: Task[..., None]) -> object:
-    """Return what the observers of the sender want to be known here: see :meth:`.Observer.headers`."""
-    return getattr(task.request, _ORIGIN, None)
 
 
 def memory_of(alias: str, session_id: int) -> ConversationMemory | None:
