@@ -170,8 +170,9 @@ class _Thread:
 
     def __init__(self) -> None:
         self._forget()
-        # A child has no threads of its parent, and a lock of theirs would stay locked.
-        os.register_at_fork(after_in_child=self._forget)
+        if hasattr(os, "register_at_fork"):  # Windows has no fork.
+            # A child has no threads of its parent, and a lock of theirs would stay locked.
+            os.register_at_fork(after_in_child=self._forget)
         atexit.register(self.stop)
 
     def _forget(self) -> None:
@@ -185,7 +186,7 @@ class _Thread:
         """Start the thread, unless it runs. Return False if the system has no room for another thread."""
         with self._lock:
             if self._thread is None or not self._thread.is_alive():
-                thread = threading.Thread(target=self._run, args=(self._stopped,), name="convmemory", daemon=True)
+                thread = threading.Thread(target=self._work, args=(self._stopped,), name="convmemory", daemon=True)
                 try:
                     thread.start()
                 except RuntimeError:
@@ -209,6 +210,12 @@ class _Thread:
         self._woken.set()
         return self.start()
 
+    def _work(self, stopped: threading.Event) -> None:
+        try:
+            self._run(stopped)
+        finally:
+            connections.close_all()
+
     def _run(self, stopped: threading.Event) -> None:
         served: dict[ConversationMemory, ConversationMemory] = {}
 
@@ -231,7 +238,6 @@ class _Thread:
                 logger.exception("The thread that folds sessions failed. It goes on in %d seconds.", _INTERVAL)
             connections.close_all()
             self._woken.wait(_INTERVAL)
-        connections.close_all()
 
     def _carry_out(self, served: dict[str, ConversationMemory], stopped: threading.Event) -> None:
         transactions.close_old_connections()

@@ -58,6 +58,15 @@ def test_an_append_is_stored_where_no_thread_can_be_started(
     processes.wait_until(lambda: models.Summary.objects.values("session").distinct().count() == 2, "it is folded")
 
 
+def test_the_thread_needs_no_system_that_forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("os.register_at_fork")
+
+    thread = sweeping._Thread()
+
+    assert thread.start()
+    thread.stop()
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_thread_that_has_died_is_replaced(default: ConversationMemory, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
