@@ -114,15 +114,18 @@ def _size(text: str) -> int:
 
 def _telling(texts: Iterable[str]) -> set[str]:
     """Return the beginnings of the words of ``texts`` that tell one conversation from another."""
-    found: set[str] = set()
+    read: set[tuple[int, str]] = set()
     left = _LOOKED_AT
     for text in texts:
-        for kind, word, _, _ in tokenizer.words(_ABOUT_ANSWERS_IN_CHINESE.sub(" ", text[:left])):
-            if kind in (tokenizer.BIGRAM, tokenizer.CHARACTER):
-                found.update(_HAN.findall(word) or [word])
-            elif kind == tokenizer.IDENTIFIER or _is_telling(word):
-                found.add(word[:_BEGINNING].rstrip("s"))
+        words = tokenizer.words(_ABOUT_ANSWERS_IN_CHINESE.sub(" ", text[:left]))
+        read.update((kind, word) for kind, word, _, _ in words)
         left = max(0, left - len(text))
+    found: set[str] = set()
+    for kind, word in read:
+        if kind in (tokenizer.BIGRAM, tokenizer.CHARACTER):
+            found.update(_HAN.findall(word) or [word])
+        elif kind == tokenizer.IDENTIFIER or _is_telling(word):
+            found.add(word[:_BEGINNING].rstrip("s"))
     return found
 
 
