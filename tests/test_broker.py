@@ -186,18 +186,18 @@ class Broker:
 
 
 @pytest.fixture
-def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
-    made = Broker(monkeypatch)
-    yield made
-    made.go_on.set()
-
-
-@pytest.fixture
 def own() -> Iterator[Sender]:
     """A sender that no other test shares."""
     made = Sender()
     yield made
     made.close()
+
+
+@pytest.fixture
+def broker(own: Sender, monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
+    made = Broker(monkeypatch)
+    yield made
+    made.go_on.set()  # before the sender is closed, which waits for it
 
 
 APP = celery.Celery("nobody", set_as_current=False)
