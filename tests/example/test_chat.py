@@ -88,6 +88,13 @@ def test_a_fold_is_seen_and_its_versions_can_be_paged_through(site: str, page: P
         slider.press("ArrowLeft")
         expect(page.locator("#version")).to_contain_text(f"Version {number},")
     assert "Ines is allergic to peanuts" in page.locator("#version").inner_text()
+
+    # When the panel is replaced, the reader stays there.
+    slider.focus()
+    page.evaluate("document.querySelector('#panel .state').textContent = 'old'")
+    say(page, "And one in Vienna.")
+    expect(page.locator("#panel .state")).to_contain_text("up to date")
+    expect(page.locator("#version")).to_contain_text(f"Version {versions[0]},")
     assert page.request.get(f"{page.url}versions/{versions[0]}/").status == 200
     assert page.request.get(f"{page.url}versions/99/").status == 404
     assert page.request.get(f"{page.url}versions/{'9' * 30}/").status == 404

@@ -81,9 +81,12 @@ async function update() {
     if (response.ok) {
       tag = response.headers.get("ETag") ?? "";
       const open = panel.querySelector("details.next")?.open;
-      panel.innerHTML = await response.text();
+      const text = await response.text();
+      const slides = document.activeElement?.matches("[data-versions]");
+      panel.innerHTML = text;
       if (open) panel.querySelector("details.next").open = true;
       marked();
+      if (slides) panel.querySelector("[data-versions]")?.focus();
     }
   } catch {
     // The server is unreachable. The next event or look tries again.

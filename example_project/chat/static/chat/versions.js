@@ -2,15 +2,30 @@
 
 const panel = document.getElementById("panel");
 
-// The panel is replaced when the memory changes. Without scripts there is no slider.
+// The version that the reader looks at. If there is none, it is the newest one.
+let chosen = null;
+
+// The panel is replaced when the memory changes. The reader stays at the chosen version. Without scripts there is no
+// slider.
 export function showSlider() {
   const label = panel.querySelector(".versions");
-  if (label) label.hidden = false;
+  if (!label) return;
+  label.hidden = false;
+  const slider = label.querySelector("[data-versions]");
+  const place = slider.dataset.versions.split(" ").indexOf(chosen);
+  if (place === -1) return;
+  slider.value = place;
+  show(slider);
 }
 
-panel?.addEventListener("input", async (event) => {
+panel?.addEventListener("input", (event) => {
   const slider = event.target.closest("[data-versions]");
   if (!slider) return;
+  chosen = slider.value === slider.max ? null : slider.dataset.versions.split(" ")[slider.value];
+  show(slider);
+});
+
+async function show(slider) {
   const number = slider.dataset.versions.split(" ")[slider.value];
   slider.setAttribute("aria-valuetext", `Version ${number}`);
   try {
@@ -21,4 +36,4 @@ panel?.addEventListener("input", async (event) => {
   } catch {
     // The next move of the slider tries again.
   }
-});
+}
