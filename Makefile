@@ -22,11 +22,14 @@ PYTHON_HIGH ?= $(call find_python,3.13)
 PYTHON_PEERS ?= $(call find_python,3.12)
 
 BIN := $(VENV)/bin
-# Python compiles what it imports. To compile all files of the packages would take almost as long as the rest.
+# Python compiles what it imports, and keeps it. To compile all files of the packages would take almost as long as the rest.
 INSTALL := $(BIN)/python -m pip --disable-pip-version-check install -qq --no-compile
 
 # A page in TypeScript is compiled in `make test-all`. Without npm, its tests are skipped.
 TYPESCRIPT := $(if $(shell command -v npm),tests/typescript/node_modules/.installed)
+
+# Many tests start processes. If Python may not keep what it compiles, each of them spends seconds on it.
+unexport PYTHONDONTWRITEBYTECODE
 
 # pip also reads this variable inside its isolated builds.
 export PIP_CONSTRAINT = constraints.txt
