@@ -14,7 +14,7 @@ import uuid
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from tests import axe
 from tests.browser import picture
@@ -89,15 +89,30 @@ def test_a_fold_is_seen_and_its_versions_can_be_paged_through(site: str, page: P
         expect(page.locator("#version")).to_contain_text(f"Version {number},")
     assert "Ines is allergic to peanuts" in page.locator("#version").inner_text()
 
-    # When the panel is replaced, the reader stays there.
-    slider.focus()
-    page.evaluate("document.querySelector('#panel .state').textContent = 'old'")
-    say(page, "And one in Vienna.")
-    expect(page.locator("#panel .state")).to_contain_text("up to date")
+    # When the panel is replaced, the reader stays there, and so does the keyboard.
+    _say_elsewhere(page, "And one in Vienna.")
+    expect(slider).to_be_focused()
     expect(page.locator("#version")).to_contain_text(f"Version {versions[0]},")
+    # A late response does not replace what a new panel shows.
+    late: list[Route] = []
+    page.route(f"**/versions/{versions[1]}/", lambda route: late.append(route))  # noqa: PLW0108  it sets an attribute
+    slider.press("ArrowRight")
+    slider.press("End")
+    _say_elsewhere(page, "And one in Bratislava.")
+    with page.expect_response("**/versions/*/"):
+        late[0].continue_()
+    page.evaluate("new Promise(resolve => setTimeout(resolve, 100))")
+    assert f"Version {versions[1]}," not in page.locator("#version").inner_text()
     assert page.request.get(f"{page.url}versions/{versions[0]}/").status == 200
     assert page.request.get(f"{page.url}versions/99/").status == 404
     assert page.request.get(f"{page.url}versions/{'9' * 30}/").status == 404
+
+
+def _say_elsewhere(page: Page, text: str) -> None:
+    """Send a message as another window would, and wait until the panel is replaced."""
+    page.evaluate("window.panel = document.querySelector('#panel .state')")
+    assert post(page, f"{page.url}send/", text=text).status == 302
+    page.wait_for_function("() => !window.panel.isConnected")
 
 
 def test_what_was_recalled_is_shown_at_the_reply(site: str, page: Page) -> None:

@@ -79,14 +79,15 @@ async function update() {
       return false;
     }
     if (response.ok) {
+      const text = await response.text();
       tag = response.headers.get("ETag") ?? "";
       const open = panel.querySelector("details.next")?.open;
-      const text = await response.text();
+      const version = panel.querySelector("#version")?.innerHTML;
       const slides = document.activeElement?.matches("[data-versions]");
       panel.innerHTML = text;
       if (open) panel.querySelector("details.next").open = true;
-      marked();
-      if (slides) panel.querySelector("[data-versions]")?.focus();
+      marked(version);
+      if (slides) panel.querySelector("[data-versions]")?.focus({ preventScroll: true });
     }
   } catch {
     // The server is unreachable. The next event or look tries again.
@@ -94,8 +95,8 @@ async function update() {
   return true;
 }
 
-function marked() {
-  showSlider();
+function marked(version) {
+  showSlider(version);
   grow(panel);
   mark(Number(panel.querySelector("[data-covered]")?.dataset.covered ?? 0));
 }

@@ -5,9 +5,9 @@ const panel = document.getElementById("panel");
 // The version that the reader looks at. If there is none, it is the newest one.
 let chosen = null;
 
-// The panel is replaced when the memory changes. The reader stays at the chosen version. Without scripts there is no
-// slider.
-export function showSlider() {
+// The panel is replaced when the memory changes. The reader stays at the chosen version, of which the panel before showed
+// the HTML `shown`. Without scripts there is no slider.
+export function showSlider(shown) {
   const label = panel.querySelector(".versions");
   if (!label) return;
   label.hidden = false;
@@ -15,6 +15,7 @@ export function showSlider() {
   const place = slider.dataset.versions.split(" ").indexOf(chosen);
   if (place === -1) return;
   slider.value = place;
+  document.getElementById("version").innerHTML = shown;
   show(slider);
 }
 
@@ -30,9 +31,10 @@ async function show(slider) {
   slider.setAttribute("aria-valuetext", `Version ${number}`);
   try {
     const response = await fetch(slider.dataset.url.replace(/0\/$/, `${number}/`));
-    const wanted = slider.dataset.versions.split(" ")[slider.value];
-    // A slower response to an earlier position must not replace a later one.
-    if (response.ok && wanted === number) document.getElementById("version").innerHTML = await response.text();
+    const text = response.ok ? await response.text() : null;
+    // A slower response to an earlier position must not replace a later one, nor what a new panel shows.
+    const wanted = slider.isConnected && slider.dataset.versions.split(" ")[slider.value];
+    if (text !== null && wanted === number) document.getElementById("version").innerHTML = text;
   } catch {
     // The next move of the slider tries again.
   }
