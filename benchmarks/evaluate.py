@@ -151,7 +151,7 @@ def _chain(session: models.Session) -> list[models.Summary]:
     version = versions.get(session.current_version)
     while version is not None:
         chain.append(version)
-        # An old version may have been pruned. A damaged row may name itself or a later one, and must not end in a loop.
+        # A damaged row may name itself or a later one, and must not end in a loop.
         parent = version.parent_version or 0
         version = versions.get(parent) if parent < version.version else None
     return chain[::-1]

@@ -444,7 +444,7 @@ class UsedKeyQuerySet(models.QuerySet["UsedKey"]):
 
 
 class UsedKey(models.Model):
-    """An idempotency key that has stored messages. :mod:`.rules.values` says what a retry with it does."""
+    """An idempotency key that has stored messages. :mod:`.rules.keys` says what a retry with it does."""
 
     pk = models.CompositePrimaryKey("session_id", "key_hash")
     session = _of_session("convmemory_used_keys")

@@ -207,6 +207,7 @@ def test_a_fence_around_the_whole_answer_is_taken_off(fence: str, language: str)
 
     assert checked(f"{fence}{language}\n{SUMMARY}\n{fence}\n") == SUMMARY
     assert checked(f"{SUMMARY}\n{code}") == f"{SUMMARY}\n{code}"
+    assert checked(f"{code}\n{SUMMARY}") == f"{code}\n{SUMMARY}"
 
 
 def test_a_text_with_a_letter_in_twenty_characters_is_not_blank() -> None:

@@ -115,7 +115,7 @@ class Editing(database.Database):
     def clear(self, name: SessionName) -> None:
         """Delete the messages and summaries of the session. The session stays, and begins again at position 1.
 
-        Idempotency keys stay used: see :mod:`.rules.values`. So they do after the other operations that delete
+        Idempotency keys stay used: see :mod:`.rules.keys`. So they do after the other operations that delete
         messages.
         """
 

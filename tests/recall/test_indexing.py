@@ -17,10 +17,11 @@ from tests import conversations
 def test_the_name_the_text_and_the_arguments_of_calls_are_indexed() -> None:
     call = {"id": "call_1", "type": "function", "function": {"name": "book_flight", "arguments": '{"city": "Lisbon"}'}}
     custom = {"id": "call_2", "type": "custom", "custom": {"name": "run", "input": "print(fado)"}}
-    message = ChatMessage.ai("I will book it", name="Anna", tool_calls=[call, custom])
+    parsed = {"id": "call_3", "type": "function", "function": {"name": "pay", "arguments": {"card": "visa"}}}
+    message = ChatMessage.ai("I will book it", name="Anna", tool_calls=[call, custom, parsed])
 
-    assert indexing.indexed_text(message) == 'Anna\nI will book it\n{"city": "Lisbon"}\nprint(fado)'
-    assert indexing.terms_of(message) == ["anna", "book", "citi", "lisbon", "print", "fado"]
+    assert indexing.indexed_text(message) == 'Anna\nI will book it\n{"city": "Lisbon"}\nprint(fado)\n{"card":"visa"}'
+    assert indexing.terms_of(message) == ["anna", "book", "citi", "lisbon", "print", "fado", "card", "visa"]
 
 
 def test_the_parts_of_a_text_are_indexed() -> None:
