@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import itertools
+import time
+import uuid
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from django_convmemory.rules.counters import (
     Entry,
     Pinned,
     call_mark,
+    new_ids,
     rewound,
 )
 from django_convmemory.rules.strategies import Threshold
@@ -288,3 +291,38 @@ def test_an_idempotency_key_is_kept_as_a_hash() -> None:
     assert len(batch.key_hash) == 64
     assert "user" not in batch.key_hash
     assert Batch([entry()]).key_hash is None
+
+
+# Ids.
+
+
+def test_new_ids_are_uuids_of_version_7_that_ascend() -> None:
+    began = time.time_ns() // 1_000_000
+    ids = new_ids(5000)  # more than a millisecond has places for
+    ended = time.time_ns() // 1_000_000
+
+    assert {(made.version, made.variant) for made in ids} == {(7, uuid.RFC_4122)}
+    assert list(ids) == sorted(set(ids))
+    assert began <= ids[0].int >> 80 <= ended
+    assert ids[-1].int >> 80 <= ended + 2
+    assert len({made.int & 2**62 - 1 for made in ids}) == len(ids)
+
+
+def test_messages_keep_their_own_ids_and_the_others_get_new_ones() -> None:
+    own = ChatMessage.human("Hi.", id=uuid.uuid4())
+
+    batch = Batch([Entry(own, 10), Entry(AI, 10)])
+
+    assert batch.has_own_ids
+    assert batch.ids[0] == own.id
+    assert batch.ids[1].version == 7
+    assert not Batch([Entry(HUMAN, 10)]).has_own_ids
+    with pytest.raises(InvalidMessage, match="the same id"):
+        Batch([Entry(own, 10), Entry(own, 10)])
+
+
+@pytest.mark.parametrize(
+    ("messages", "first"), [([HUMAN, AI], 3), ([HUMAN, CALLS_A], 2), ([HUMAN, CALLS_A, RESULT_A], 4)]
+)
+def test_no_summary_covers_an_open_exchange(messages: list[ChatMessage], first: int) -> None:
+    assert after(*messages).first_unfoldable == first
